@@ -1,0 +1,35 @@
+"""What every part raises when the user has to act: what came, what is allowed, what to do next.
+
+`EbmcalError` is the only exception the command line prints without a traceback. It imports nothing
+of ebmcal and nothing heavy, so that every module may use it.
+"""
+
+import difflib
+import importlib.util
+from collections.abc import Iterable
+
+
+class EbmcalError(Exception):
+    """A mistake the user can mend; its message says how."""
+
+
+def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:
+    """An error for a name that is not in a table, with the close matches first.
+
+    >>> print(unknown_name("method", "hiden", ["hidden", "scalar"]))
+    Unknown method 'hiden'. Did you mean 'hidden'? Known: hidden, scalar.
+    """
+    allowed = list(allowed)
+    close = difflib.get_close_matches(name, allowed, n=3, cutoff=0.5)
+    guess = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
+    return EbmcalError(f"Unknown {kind} {name!r}.{guess} Known: {', '.join(allowed)}.")
+
+
+def require_extra(extra: str, *modules: str) -> None:
+    """Raise unless the packages of an optional extra are installed; says which extra to install."""
+    missing = [m for m in modules if importlib.util.find_spec(m) is None]
+    if missing:
+        raise EbmcalError(
+            f"This needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
+            f"Install with: pip install 'ebmcal[{extra}]'"
+        )
