@@ -1,0 +1,86 @@
+"""The layout of a run folder: what the training half writes and the evaluation half reads.
+
+    config.yaml                            the config as resolved
+    metrics.json                           see `metrics_document`
+    log.txt
+    report.html
+    noise_examples.json                    list of {"source", "source_pair", "masked", "hidden": [..], "noise", "noise_pair"}
+    predictions/<method>-seed<N>/<split>.parquet
+    history/<method>-seed<N>.jsonl         one JSON object a line: {"step": .., "loss": .., ..} or {"step": .., "eval_..": ..}
+    checkpoints/<method>-seed<N>/model/    the finetuned model; checkpoint-<step>/ while training
+
+Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `noise` (generated texts, no labels)
+and `ood_<name>` (other text, labels optional).
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One trained model of a run: a method and a seed.
+
+    >>> Cell.parse("sharp-hidden-seed2")
+    Cell(method='sharp-hidden', seed=2)
+    """
+
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-seed{self.seed}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Cell":
+        method, _, seed = name.rpartition("-seed")
+        return cls(method, int(seed))
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """Paths inside a run folder; reads nothing and writes nothing by itself."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.txt"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def noise_examples(self) -> Path:
+        return self.root / "noise_examples.json"
+
+    def predictions(self, cell: Cell, split: str) -> Path:
+        return self.root / "predictions" / cell.name / f"{split}.parquet"
+
+    def history(self, cell: Cell) -> Path:
+        return self.root / "history" / f"{cell.name}.jsonl"
+
+    def checkpoints(self, cell: Cell) -> Path:
+        return self.root / "checkpoints" / cell.name
+
+    def model(self, cell: Cell) -> Path:
+        return self.checkpoints(cell) / "model"
+
+    def cells(self) -> list[Cell]:
+        """The cells that have predictions, in name order."""
+        folder = self.root / "predictions"
+        return [Cell.parse(p.name) for p in sorted(folder.glob("*-seed*")) if p.is_dir()]
+
+    def splits(self, cell: Cell) -> list[str]:
+        """The splits of a cell that have predictions, in name order."""
+        return sorted(p.stem for p in (self.root / "predictions" / cell.name).glob("*.parquet"))
