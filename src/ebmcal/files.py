@@ -7,6 +7,7 @@ import contextlib
 import hashlib
 import json
 import os
+import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,6 +44,34 @@ def writing(path: str | Path) -> Iterator[Path]:
         raise _explained(path, error) from error
     finally:
         aside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def writing_folder(path: str | Path) -> Iterator[Path]:
+    """Yield a new folder beside `path`; on success its files are flushed and it takes the place of `path`.
+
+    >>> with writing_folder("/tmp/example-folder") as aside:
+    ...     _ = (aside / "a.txt").write_text("whole")
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    except OSError as error:
+        raise _explained(path, error) from error
+    try:
+        yield aside
+        os.chmod(aside, 0o777 & ~_umask())
+        for file in aside.rglob("*"):
+            _flush(file)
+        if path.exists():
+            shutil.rmtree(path)
+        os.replace(aside, path)
+        _flush(path.parent)
+    except OSError as error:
+        raise _explained(path, error) from error
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
 
 
 def write_text(path: str | Path, text: str) -> None:

@@ -1,0 +1,157 @@
+"""Forward passes without padding: the texts of a batch are concatenated, attention stays inside each text.
+
+Texts are sorted by length, so that texts of one length lie side by side and attend in one batched call (CPU has no
+varlen kernel). It goes through transformers' attention interface: the model classes stay stock. Linear layers see real
+tokens only. Architectures missing from `PACKED_ENCODERS` are padded to the longest text of the batch instead.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from transformers import AttentionInterface
+
+ATTENTION = "ebmcal_packed"
+
+#: (start, stop, length) of runs of texts of equal length in the packed sequence.
+Groups = Sequence[tuple[int, int, int]]
+
+
+@dataclass(frozen=True)
+class Pack:
+    """Texts of a batch, shortest first, end to end."""
+
+    input_ids: Tensor  # [T]
+    token_types: Tensor  # [T]
+    lengths: np.ndarray  # [n], ascending
+
+    @property
+    def starts(self) -> np.ndarray:
+        return np.concatenate([[0], np.cumsum(self.lengths)[:-1]])  # [n]
+
+    @property
+    def groups(self) -> Groups:
+        sizes, counts = np.unique(self.lengths, return_counts=True)
+        stops = np.cumsum(sizes * counts)
+        return [(int(b - s * c), int(b), int(s)) for s, c, b in zip(sizes, counts, stops, strict=True)]
+
+    def positions(self, offset: int = 0) -> Tensor:
+        """0, 1, … inside each text, plus `offset`: [T]."""
+        flat = np.arange(int(self.lengths.sum())) - np.repeat(self.starts, self.lengths)
+        return torch.as_tensor(flat + offset, device=self.input_ids.device)
+
+
+def pack(texts: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None = None) -> Pack:
+    """Put texts, already sorted by length, end to end.
+
+    >>> pack([np.array([5]), np.array([6, 7])]).groups
+    [(0, 1, 1), (1, 3, 2)]
+    """
+    lengths = np.array([len(t) for t in texts], dtype=np.int64)
+    if np.any(np.diff(lengths) < 0):
+        raise ValueError("pack() takes texts sorted by length, shortest first")
+    ids = torch.from_numpy(np.concatenate(texts).astype(np.int64))
+    types = torch.zeros_like(ids) if token_types is None else torch.from_numpy(np.concatenate(token_types).astype(np.int64))
+    return Pack(ids, types, lengths)
+
+
+def packed_attention(
+    module: nn.Module,
+    query: Tensor,  # [1, H, T, D]
+    key: Tensor,  # [1, Hkv, T, D]
+    value: Tensor,
+    attention_mask: Tensor | None,
+    scaling: float | None = None,
+    dropout: float = 0.0,
+    is_causal: bool | None = None,
+    groups: Groups = (),
+    **_: object,
+) -> tuple[Tensor, None]:
+    """Attention within each text of a packed sequence, one call for each group of equal length -> [1, T, H, D]."""
+    causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    outputs = []
+    for start, stop, length in groups:
+        q, k, v = (x[0, :, start:stop].unflatten(1, (-1, length)).transpose(0, 1) for x in (query, key, value))
+        mixed = F.scaled_dot_product_attention(
+            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+        )  # [n, H, L, D]
+        outputs.append(mixed.transpose(1, 2).flatten(0, 1))  # [n * L, H, D]
+    return torch.cat(outputs)[None], None
+
+
+AttentionInterface.register(ATTENTION, packed_attention)
+
+
+def _bert_head(model: nn.Module, first: Tensor) -> Tensor:
+    return model.classifier(model.dropout(model.bert.pooler(first)))
+
+
+def _distilbert_head(model: nn.Module, first: Tensor) -> Tensor:
+    return model.classifier(model.dropout(torch.relu(model.pre_classifier(first[:, 0]))))
+
+
+def _classification_head(model: nn.Module, first: Tensor) -> Tensor:
+    return model.classifier(first)
+
+
+@dataclass(frozen=True)
+class PackedEncoder:
+    """How an architecture turns the first hidden state of each text ([n, 1, H]) into logits."""
+
+    head: Callable[[nn.Module, Tensor], Tensor]
+    after_padding: bool = False  # positions start behind the padding index
+    token_types: bool = True
+
+
+PACKED_ENCODERS: dict[str, PackedEncoder] = {
+    "bert": PackedEncoder(_bert_head),
+    "electra": PackedEncoder(_classification_head),
+    "distilbert": PackedEncoder(_distilbert_head, token_types=False),
+    "roberta": PackedEncoder(_classification_head, after_padding=True),
+    "xlm-roberta": PackedEncoder(_classification_head, after_padding=True),
+    "camembert": PackedEncoder(_classification_head, after_padding=True),
+}
+
+
+def packs(model: nn.Module) -> bool:
+    """Whether a sequence classifier can run without padding."""
+    return model.config.model_type in PACKED_ENCODERS
+
+
+def use_packing(model: nn.Module) -> None:
+    """Switch a supported model to packed attention; from then on it takes packs only."""
+    model.set_attn_implementation(ATTENTION)
+
+
+def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
+    """Logits [n, C] of packed texts by a stock sequence classifier that `use_packing` was called on."""
+    kind = PACKED_ENCODERS[model.config.model_type]
+    offset = model.config.pad_token_id + 1 if kind.after_padding else 0
+    inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.positions(offset)[None]}
+    if kind.token_types:
+        inputs["token_type_ids"] = batch.token_types[None]
+    states = model.base_model(**inputs, groups=batch.groups).last_hidden_state  # [1, T, H]
+    first = torch.from_numpy(batch.starts).to(states.device)
+    return kind.head(model, states[0, first][:, None])
+
+
+def classify_padded(model: nn.Module, batch: Pack) -> Tensor:
+    """Logits [n, C] by padding to the longest text: for architectures that cannot be packed."""
+    ids, mask, types = pad(batch, model.config.pad_token_id or 0)
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(model.config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = types
+    return model(**inputs).logits
+
+
+def pad(batch: Pack, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Right-padded ids, attention mask and token types, each [n, L]."""
+    longest = int(batch.lengths.max())
+    mask = torch.from_numpy(np.arange(longest)[None] < batch.lengths[:, None]).to(batch.input_ids.device)
+    ids = torch.full(mask.shape, pad_id, dtype=torch.int64, device=mask.device)
+    types = torch.zeros_like(ids)
+    ids[mask], types[mask] = batch.input_ids, batch.token_types
+    return ids, mask.long(), types
