@@ -1,0 +1,58 @@
+"""What is odd about the data, counted: a JSON-able record for the run folder and sentences for a person."""
+
+import numpy as np
+
+from ebmcal.data.texts import Texts
+
+
+def audit_split(split: Texts, names: tuple[str, ...], train: Texts | None) -> dict:
+    """Counts of one split; `train` is given for the other splits, to count texts they share with training."""
+    counts = np.bincount(split.labels[split.labels >= 0], minlength=len(names))
+    record = {
+        "rows": len(split),
+        "label_counts": {name: int(n) for name, n in zip(names, counts, strict=True)},
+        **_duplicates(split),
+    }
+    if train is not None:
+        shared = np.isin(split.keys, train.keys)
+        record["also_in_train"] = {"count": int(shared.sum()), "first_rows": split.ids[shared][:5].tolist()}
+    return record
+
+
+def _duplicates(split: Texts) -> dict:
+    """Rows whose text came before in the split, and texts that came with more than one label."""
+    distinct, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
+    again = np.ones(len(split), dtype=bool)
+    again[first] = False
+    differing = again & (split.labels != split.labels[first[inverse]]) if len(split) else again
+    return {
+        "duplicates": {"count": len(split) - len(distinct), "first_rows": split.ids[again][:5].tolist()},
+        "duplicates_with_another_label": {
+            "count": int(differing.sum()),
+            "first_rows": split.ids[differing][:5].tolist(),
+        },
+    }
+
+
+def audit_sentences(audit: dict) -> list[str]:
+    """The audit as short sentences, only what a person should know.
+
+    >>> audit_sentences({"files": {}, "splits": {"train": {"rows": 2, "duplicates": {"count": 1, "first_rows": [1]}}}})
+    ['train: 1 duplicates (first rows 1)']
+    """
+    lines = []
+    for part, record in audit["files"].items():
+        flat = {"empty texts": record["empty_texts"], "rows without a label, set aside": record["missing_labels"]}
+        flat |= {f"rows set aside: {reason}": entry for reason, entry in record["set_aside"].items()}
+        flat |= record["cleaned"] | record["met"]
+        lines += [_sentence(part, what, entry) for what, entry in flat.items() if entry["count"]]
+    for name, record in audit["splits"].items():
+        odd = {what.replace("_", " "): entry for what, entry in record.items() if isinstance(entry, dict)}
+        lines += [_sentence(name, what, entry) for what, entry in odd.items() if entry.get("count")]
+    return lines
+
+
+def _sentence(where: str, what: str, entry: dict) -> str:
+    unit = "lines" if "first_lines" in entry else "rows"
+    places = ", ".join(str(place) for place in entry[f"first_{unit}"])
+    return f"{where}: {entry['count']:,} {what} (first {unit} {places})"

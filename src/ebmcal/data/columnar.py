@@ -1,0 +1,98 @@
+"""Parquet files and Arrow streams (what `datasets` saves) → rows, a batch at a time."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from ebmcal.data.cells import as_label, as_text
+from ebmcal.data.rows import Columns, Row
+from ebmcal.data.tally import Tally
+from ebmcal.errors import EbmcalError
+
+_BATCH = 2048
+_FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
+
+
+def columnar_header(path: Path, kind: str) -> list[str]:
+    """The column names of a Parquet file or an Arrow stream."""
+    return list(_schema(path, kind).names)
+
+
+def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iterator[Row]:
+    """Rows of a Parquet file (`kind` "parquet") or of an Arrow stream ("arrow")."""
+    schema = _schema(path, kind)
+    columns.check(path, schema.names)
+    for name in columns.wanted():
+        _refuse_nested(path, schema.field(name))
+    start = 0
+    for batch in _batches(path, kind, columns.wanted()):
+        yield from _rows(batch, columns, start, tally)
+        start += batch.num_rows
+
+
+def _rows(batch: pa.RecordBatch, columns: Columns, start: int, tally: Tally) -> Iterator[Row]:
+    values = {name: _values(batch.column(batch.schema.get_field_index(name))) for name in columns.wanted()}
+    for i in range(batch.num_rows):
+        number = start + i
+        if columns.where and str(values[columns.where[0]][i]) != columns.where[1]:
+            continue
+        yield Row(
+            number,
+            as_text(values[columns.text][i], columns.text, number, tally),
+            as_text(values[columns.pair][i], columns.pair, number, tally) if columns.pair else None,
+            as_label(values[columns.label][i], columns.label, number, tally) if columns.label else None,
+        )
+
+
+def _values(column: pa.Array) -> list[Any]:
+    try:
+        return column.to_pylist()
+    except UnicodeDecodeError:  # written without checking: decode as for text files, so that it is counted
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        raw = column.cast(pa.large_binary()).to_pylist()
+        return [None if value is None else value.decode("utf-8", "surrogateescape") for value in raw]
+
+
+def _schema(path: Path, kind: str) -> pa.Schema:
+    try:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            return pq.read_schema(path)
+        with pa.memory_map(str(path)) as source:
+            return pa.ipc.open_stream(source).schema
+    except _FAILURES as error:
+        raise _unreadable(path, kind, error) from error
+
+
+def _batches(path: Path, kind: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+    try:
+        if kind == "parquet":
+            import pyarrow.parquet as pq
+
+            with pq.ParquetFile(path, page_checksum_verification=True) as file:
+                yield from file.iter_batches(_BATCH, columns=names)
+        else:
+            with pa.memory_map(str(path)) as source:
+                for batch in pa.ipc.open_stream(source):
+                    yield from (batch.slice(i, _BATCH) for i in range(0, batch.num_rows, _BATCH))
+    except _FAILURES as error:
+        raise _unreadable(path, kind, error) from error
+
+
+def _unreadable(path: Path, kind: str, error: BaseException) -> EbmcalError:
+    name = "Parquet" if kind == "parquet" else "Arrow"
+    return EbmcalError(
+        f"{path} is not a whole {name} file: {str(error)[:300] or type(error).__name__}. Write it again."
+    )
+
+
+def _refuse_nested(path: Path, field: pa.Field) -> None:
+    if pa.types.is_nested(field.type) or pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type):
+        raise EbmcalError(
+            f"{path}: column {field.name!r} has type {field.type}; texts and labels must be strings or numbers. "
+            "Choose another column or convert this one."
+        )

@@ -1,0 +1,107 @@
+"""A part of a data set as files on disk: their format, their columns, and the one function that reads any of them."""
+
+import difflib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebmcal.data.rows import Columns, Row
+from ebmcal.data.tally import Tally
+from ebmcal.errors import EbmcalError
+
+SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+
+
+@dataclass(frozen=True)
+class PartFiles:
+    """Files that together make one part; `format` is csv, tsv, glue, jsonl, parquet or arrow.
+
+    `header` names the columns of files that have none.
+    """
+
+    paths: tuple[Path, ...]
+    format: str
+    columns: Columns
+    header: tuple[str, ...] | None = None
+
+    def check(self) -> None:
+        """Raise unless every file is there, can be opened and has the columns."""
+        for path in self.paths:
+            check_file(path)
+            self.columns.check(path, self._header(path))
+
+    def rows(self, tally: Tally) -> Iterator[Row]:
+        """All rows, numbered through from 0 across the files."""
+        start = 0
+        for path in self.paths:
+            last = -1
+            for row in self._read(path, tally):
+                last = row.number
+                yield row._replace(number=start + last) if start else row
+            start += last + 1
+
+    def _read(self, path: Path, tally: Tally) -> Iterator[Row]:
+        from ebmcal.data import columnar, reading
+
+        if self.format == "jsonl":
+            return reading.read_jsonl(path, self.columns, tally)
+        if self.format in ("parquet", "arrow"):
+            return columnar.read_columnar(path, self.format, self.columns, tally)
+        return reading.read_delimited(path, self._dialect(), self.columns, tally)
+
+    def _header(self, path: Path) -> list[str]:
+        from ebmcal.data import columnar, reading
+
+        if self.format == "jsonl":
+            return reading.jsonl_header(path)
+        if self.format in ("parquet", "arrow"):
+            return columnar.columnar_header(path, self.format)
+        return reading.delimited_header(path, self._dialect())
+
+    def _dialect(self):
+        from ebmcal.data import reading
+
+        known = {"csv": reading.CSV, "tsv": reading.TSV, "glue": reading.GLUE_TSV}[self.format]
+        return reading.Dialect(known.delimiter, known.quoted, self.header)
+
+    @property
+    def unit(self) -> str:
+        return "row" if self.format in ("parquet", "arrow") else "line"
+
+
+def format_of(path: Path) -> str:
+    """The format by the file's ending.
+
+    >>> format_of(Path("a/train.csv"))
+    'csv'
+    """
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        ending = f"ends in {suffix!r}" if suffix else "has no ending"
+        raise EbmcalError(f"{path} {ending}; known are {', '.join(SUFFIXES)}. Convert the file or rename it.")
+    return SUFFIXES[suffix]
+
+
+def check_file(path: Path) -> None:
+    """Raise unless `path` is a file with something in it; guesses at misspelt names."""
+    if path.is_dir():
+        raise EbmcalError(f"{path} is a folder; a file was expected{_inside(path)}.")
+    if not path.exists():
+        raise EbmcalError(f"{path} does not exist.{_neighbours(path)}")
+    if path.stat().st_size == 0:
+        raise EbmcalError(f"{path} is empty (0 bytes).")
+
+
+def _inside(folder: Path) -> str:
+    names = sorted(p.name for p in folder.iterdir() if p.suffix.lower() in SUFFIXES)[:5]
+    return f" (it holds {', '.join(names)})" if names else ""
+
+
+def _neighbours(path: Path) -> str:
+    if not path.parent.is_dir():
+        return f" Nor does its folder {path.parent}."
+    names = sorted(p.name for p in path.parent.iterdir())
+    close = difflib.get_close_matches(path.name, names, n=3, cutoff=0.5)
+    if close:
+        return f" Did you mean {' or '.join(repr(name) for name in close)}?"
+    return f" Its folder holds {', '.join(names[:8]) or 'nothing'}."

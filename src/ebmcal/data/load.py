@@ -1,0 +1,148 @@
+"""`load_data`: from what the user asked for to splits of texts with an audit. The one entry to the data code."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from ebmcal.data.audit import audit_split
+from ebmcal.data.files import PartFiles, check_file, format_of
+from ebmcal.data.labels import check_seen, class_map, classes_of, infer_names
+from ebmcal.data.rows import Columns
+from ebmcal.data.sources import DataSource, Plan, plan_data
+from ebmcal.data.splits import halves, stratified_split, stratified_subset
+from ebmcal.data.store import StoredPart, store_part
+from ebmcal.data.texts import Texts
+from ebmcal.errors import EbmcalError
+from ebmcal.files import fingerprint
+
+EVAL_SHARE = 0.1  # of the training file, for a calibration or test split that was not given
+
+
+@dataclass(frozen=True)
+class TaskData:
+    """Splits "train", "calibration", "test" (and "test_mismatched"), with the audit of what was odd."""
+
+    task_name: str
+    metric: str
+    label_names: tuple[str, ...]
+    is_pair: bool
+    splits: dict[str, Texts]
+    audit: dict
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits of label names and the contents of all splits."""
+        return fingerprint(self.label_names, self.is_pair, {n: s.fingerprint for n, s in self.splits.items()})
+
+
+def load_data(source: DataSource, cache_dir: Path) -> TaskData:
+    """Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again.
+
+    >>> data = load_data(DataSource(task="rte", data_dir=Path("GLUE")), Path("cache"))   # doctest: +SKIP
+    >>> {name: len(split) for name, split in data.splits.items()}                        # doctest: +SKIP
+    {'train': 2490, 'calibration': 138, 'test': 139}
+    """
+    plan = plan_data(source)
+    stored = {part: store_part(files, cache_dir) for part, files in plan.parts.items()}
+    names, labelled = _labelled(plan, stored)
+    splits = _splits(labelled, source.split_seed)
+    _check_splits(splits, names, plan)
+    splits = {name: _limited(name, split, source) for name, split in splits.items()}
+    audit = _audit(splits, names, stored, labelled)
+    return TaskData(plan.name, plan.metric, names, splits["train"].is_pair, splits, audit)
+
+
+def load_texts(
+    path: Path,
+    cache_dir: Path,
+    text_column: str = "text",
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    label_names: tuple[str, ...] | None = None,
+) -> Texts:
+    """All rows of one file, labels optional: to predict on it, or as text from elsewhere.
+
+    Labels are classes of `label_names` (inferred when None); rows without one are kept with label -1.
+    """
+    path = Path(path)
+    check_file(path)
+    part = PartFiles((path,), format_of(path), Columns(text_column, text_pair_column, label_column))
+    part.check()
+    stored = store_part(part, Path(cache_dir))
+    _check_rows(stored, str(path))
+    names = label_names or infer_names(stored.label_values, path)
+    classes = classes_of(stored, class_map(tuple(names), built_in=label_names is not None), str(path))
+    return Texts.of(stored, text_pair_column is not None, classes)
+
+
+def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
+    """Class names, and each part without the rows that have no label."""
+    for part, kept in stored.items():
+        _check_rows(kept, f"The {part} file")
+    names = plan.label_names or infer_names(stored["train"].label_values, plan.parts["train"].paths[0])
+    mapping = class_map(names, built_in=plan.label_names is not None)
+    labelled = {}
+    for part, kept in stored.items():
+        classes = classes_of(kept, mapping, f"The {part} file")
+        texts = Texts.of(kept, plan.parts[part].columns.pair is not None, classes)
+        labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
+        if len(labelled[part]) == 0:
+            raise EbmcalError(f"No row of the {part} file has a label in column {plan.parts[part].columns.label!r}.")
+    return names, labelled
+
+
+def _check_rows(stored: StoredPart, what: str) -> None:
+    info = stored.info
+    if info["rows"] == 0:
+        aside = sum(entry["count"] for entry in info["set_aside"].values())
+        raise EbmcalError(f"{what} has no rows to read" + (f" ({aside:,} were set aside as broken)." if aside else "."))
+    if info["empty_texts"]["count"] == info["rows"]:
+        raise EbmcalError(f"Every text of {what} is empty. Choose another text column.")
+
+
+def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
+    if "dev" in parts:
+        calibration, test = (parts["dev"].take(half) for half in halves(len(parts["dev"])))
+        splits = {"train": parts["train"], "calibration": calibration, "test": test}
+        if "dev_mismatched" in parts:
+            other = parts["dev_mismatched"]
+            splits["test_mismatched"] = other.take(halves(len(other))[1])
+        return splits
+    wanted = [name for name in ("calibration", "test") if name not in parts]
+    train = parts["train"]
+    cut = stratified_split(train.keys, train.labels, (EVAL_SHARE,) * len(wanted), seed)
+    made = dict(zip(wanted, (train.take(rows) for rows in cut[1:]), strict=True))
+    first = train if not wanted else train.take(cut[0])
+    return {"train": first} | {name: made.get(name) or parts[name] for name in ("calibration", "test")}
+
+
+def _check_splits(splits: dict[str, Texts], names: tuple[str, ...], plan: Plan) -> None:
+    train = splits["train"]
+    seen = np.unique(train.labels)
+    if len(seen) < 2:
+        raise EbmcalError(
+            f"The training rows have one class only ({names[seen[0]]!r}); at least two are needed. Check the label "
+            f"column {plan.parts['train'].columns.label!r}."
+        )
+    for name, split in splits.items():
+        if len(split) == 0:
+            raise EbmcalError(f"The {name} split has no rows: {len(train):,} training rows are too few to cut one off.")
+        check_seen(train.labels, split.labels, split.ids, names, f"The {name} split")
+
+
+def _limited(name: str, split: Texts, source: DataSource) -> Texts:
+    limit = source.max_train_rows if name == "train" else source.max_eval_rows
+    if limit is None or limit >= len(split):
+        return split
+    return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed))
+
+
+def _audit(splits: dict[str, Texts], names: tuple[str, ...], stored: dict, labelled: dict) -> dict:
+    train = splits["train"]
+    files = {
+        part: {k: v for k, v in kept.info.items() if k != "arrow_sha256"} | {"labelled_rows": len(labelled[part])}
+        for part, kept in stored.items()
+    }
+    records = {n: audit_split(s, names, None if n == "train" else train) for n, s in splits.items()}
+    return {"files": files, "splits": records}

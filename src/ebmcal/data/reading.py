@@ -1,0 +1,149 @@
+"""Delimited text and JSON lines → rows, streamed. Every oddity of a file is an error or a count in the tally."""
+
+import csv
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebmcal.data.cells import as_label, as_text
+from ebmcal.data.lines import MAX_LINE, text_lines
+from ebmcal.data.rows import Columns, Row
+from ebmcal.data.tally import Tally
+from ebmcal.errors import EbmcalError
+
+_END = "\x1d<end of file>\x1d"  # a last line of our own: when it lands inside a field, a quote was left open
+
+
+@dataclass(frozen=True)
+class Dialect:
+    """How a delimited file is written; `header` names the columns when the file has no header line."""
+
+    delimiter: str
+    quoted: bool
+    header: tuple[str, ...] | None = None
+
+
+CSV, TSV, GLUE_TSV = Dialect(",", True), Dialect("\t", True), Dialect("\t", False)
+
+
+def delimited_header(path: Path, dialect: Dialect) -> list[str]:
+    """The column names, after checking that there is a header at all."""
+    if dialect.header:
+        return list(dialect.header)
+    records = _records(path, dialect, Tally("line"))
+    first = next((fields for _, fields in records if fields), None)
+    records.close()
+    if first is None:
+        raise EbmcalError(f"{path} is empty; a first line with the column names was expected.")
+    return [name.strip() for name in first]
+
+
+def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally) -> Iterator[Row]:
+    """Rows of a CSV or TSV file; lines with too few or too many fields are set aside in the tally."""
+    header = delimited_header(path, dialect)
+    columns.check(path, header, _delimiter_hint(header, dialect))
+    text, pair, label, where = (None if c is None else header.index(c) for c in _places(columns))
+    number, has_header = -1, dialect.header is None
+    for line, fields in _records(path, dialect, tally):
+        if not fields:
+            tally.add("met", "blank lines", line)
+            continue
+        if has_header:
+            has_header = False
+            continue
+        number += 1
+        if len(fields) != len(header):
+            few = "few" if len(fields) < len(header) else "many"
+            tally.add("set_aside", f"too {few} fields", line)
+            continue
+        if where is not None and fields[where] != columns.where[1]:
+            continue
+        yield Row(
+            number,
+            as_text(fields[text], columns.text, line, tally),
+            None if pair is None else as_text(fields[pair], columns.pair, line, tally),
+            None if label is None else as_label(fields[label], columns.label, line, tally),
+        )
+
+
+def _places(columns: Columns) -> tuple[str | None, ...]:
+    return columns.text, columns.pair, columns.label, columns.where[0] if columns.where else None
+
+
+def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+    """(first line, fields) of each record; an open quote is an error that says where it opened."""
+    csv.field_size_limit(MAX_LINE)
+    quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
+    reader = csv.reader(_with_end(text_lines(path, tally)), delimiter=dialect.delimiter, quoting=quoting)
+    line = 1
+    try:
+        for fields in reader:
+            if fields == [_END]:
+                return
+            if fields and fields[-1].endswith(_END):
+                raise _open_quote(path, line)
+            if reader.line_num > line:
+                tally.add("met", "rows over several lines", line)
+            yield line, fields
+            line = reader.line_num + 1
+    except csv.Error as error:
+        if "limit" in str(error):
+            raise _open_quote(path, line) from error
+        raise EbmcalError(f"{path}, line {line} is not readable: {error}.") from error
+
+
+def _with_end(lines: Iterator[str]) -> Iterator[str]:
+    yield from lines
+    yield _END
+
+
+def _open_quote(path: Path, line: int) -> EbmcalError:
+    return EbmcalError(
+        f"{path}, line {line}: a field opens with a quote that is never closed, so the lines after it cannot be told "
+        'apart. Write quotes inside a field twice ("") and quote the whole field, or save the file as JSONL or Parquet.'
+    )
+
+
+def _delimiter_hint(header: list[str], dialect: Dialect) -> str:
+    if len(header) == 1 and any(mark in header[0] for mark in ",;\t|"):
+        return f" The columns must be separated by {dialect.delimiter!r}; this header looks otherwise."
+    return ""
+
+
+def jsonl_header(path: Path) -> list[str]:
+    """The keys of the first object."""
+    for _, value in _objects(path, Tally("line")):
+        return list(value)
+    raise EbmcalError(f"{path} is empty; one JSON object a line was expected.")
+
+
+def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[Row]:
+    """Rows of a JSON-lines file; an object without the text (or pair) key is set aside in the tally."""
+    columns.check(path, jsonl_header(path))
+    for number, (line, value) in enumerate(_objects(path, tally)):
+        if columns.text not in value or (columns.pair and columns.pair not in value):
+            tally.add("set_aside", "too few fields", line)
+            continue
+        if columns.where and str(value.get(columns.where[0])) != columns.where[1]:
+            continue
+        yield Row(
+            number,
+            as_text(value[columns.text], columns.text, line, tally),
+            as_text(value[columns.pair], columns.pair, line, tally) if columns.pair else None,
+            as_label(value.get(columns.label), columns.label, line, tally) if columns.label else None,
+        )
+
+
+def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict]]:
+    for line, content in enumerate(text_lines(path, tally), start=1):
+        if not content.strip():
+            tally.add("met", "blank lines", line)
+            continue
+        try:
+            value = json.loads(content)
+        except (ValueError, RecursionError) as error:
+            raise EbmcalError(f"{path}, line {line} is not JSON ({error}); one object a line was expected.") from error
+        if not isinstance(value, dict):
+            raise EbmcalError(f"{path}, line {line} is a JSON {type(value).__name__}, not an object with named fields.")
+        yield line, value

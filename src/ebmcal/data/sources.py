@@ -1,0 +1,119 @@
+"""What the user asked for → which files to read: a GLUE folder, a folder in the hub's layout, or the user's own files.
+
+Everything that can be wrong with the request is found here, before anything is read.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebmcal.data.files import PartFiles, format_of
+from ebmcal.data.folders import find_parts
+from ebmcal.data.rows import Columns
+from ebmcal.errors import EbmcalError
+from ebmcal.tasks import Task, find_task
+
+
+@dataclass
+class DataSource:
+    """Where data comes from: a built-in `task` (with `data_dir` or `hub`), or `train` (and other) files.
+
+    >>> DataSource(train=Path("train.csv"), text_column="text", label_column="label").task is None
+    True
+    """
+
+    task: str | None = None
+    data_dir: Path | None = None
+    hub: bool = False
+    train: Path | None = None
+    calibration: Path | None = None
+    test: Path | None = None
+    text_column: str | None = None
+    text_pair_column: str | None = None
+    label_column: str | None = None
+    max_train_rows: int | None = None
+    max_eval_rows: int | None = None
+    split_seed: int = 0
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Files for each part. `parts` has train and, with the published rule, dev (cut in two), else calibration, test."""
+
+    name: str
+    metric: str
+    label_names: tuple[str, ...] | None
+    parts: dict[str, PartFiles]
+
+
+def plan_data(source: DataSource) -> Plan:
+    """Resolve and check a `DataSource`; opens files only to look at their headers."""
+    _check_request(source)
+    task = find_task(source.task) if source.task else None
+    parts = _own_files(source, task) if source.train else _task_parts(source, task)
+    for part in parts.values():
+        part.check()
+    if task is None:
+        return Plan(Path(source.train).stem, "accuracy", None, parts)
+    return Plan(task.name, task.metric, task.label_names, parts)
+
+
+def _check_request(source: DataSource) -> None:
+    if source.task is None and source.train is None:
+        raise EbmcalError("No data was named. Give a built-in task (see `ebmcal tasks`) or a training file.")
+    if source.train is None and (source.calibration or source.test):
+        raise EbmcalError("A calibration or test file needs a training file beside it: give train too.")
+    if source.train is not None and (source.data_dir or source.hub):
+        raise EbmcalError("Give either files of your own (train, …) or data_dir or hub, not both.")
+    if source.data_dir is not None and source.hub:
+        raise EbmcalError("Give either data_dir or hub, not both.")
+    if source.text_pair_column is not None and source.text_pair_column == source.text_column:
+        raise EbmcalError(f"Both texts of a pair were given as column {source.text_column!r}; they must differ.")
+    for name in ("max_train_rows", "max_eval_rows"):
+        if getattr(source, name) is not None and getattr(source, name) < 1:
+            raise EbmcalError(f"{name} is {getattr(source, name)}; it must be at least 1, or left out for all rows.")
+    if source.split_seed < 0:
+        raise EbmcalError(f"split_seed is {source.split_seed}; it must be 0 or more.")
+
+
+def _own_files(source: DataSource, task: Task | None) -> dict[str, PartFiles]:
+    columns = _columns(source, task) if task else _plain_columns(source)
+    files = {"train": source.train, "calibration": source.calibration, "test": source.test}
+    given = {part: Path(path) for part, path in files.items() if path is not None}
+    return {part: PartFiles((path,), format_of(path), columns) for part, path in given.items()}
+
+
+def _plain_columns(source: DataSource) -> Columns:
+    return Columns(source.text_column or "text", source.text_pair_column, source.label_column or "label")
+
+
+def _columns(source: DataSource, task: Task) -> Columns:
+    """The task's columns with the user's names in their place; a pair task needs both or none."""
+    if not task.is_pair and source.text_pair_column:
+        raise EbmcalError(f"{task.name} has single texts, but text_pair_column={source.text_pair_column!r} was given.")
+    if task.is_pair and (source.text_column is None) != (source.text_pair_column is None):
+        raise EbmcalError(
+            f"{task.name} is a pair task, but only one text column was given. Give both text_column and "
+            f"text_pair_column, or neither (then {task.text_column!r} and {task.pair_column!r} are read)."
+        )
+    return Columns(
+        source.text_column or task.text_column,
+        source.text_pair_column or task.pair_column,
+        source.label_column or task.label_column,
+    )
+
+
+def _task_parts(source: DataSource, task: Task) -> dict[str, PartFiles]:
+    if source.hub:
+        from ebmcal.data.hub import hub_parts
+
+        return hub_parts(task)
+    if source.data_dir is not None:
+        return find_parts(task, Path(source.data_dir), _columns(source, task))
+    if task.folder is None:
+        from ebmcal.data.movie_reviews import rotten_tomatoes
+
+        return {"train": rotten_tomatoes()}
+    raise EbmcalError(
+        f"Where is {task.name}? Give data_dir, a folder in the GLUE layout (with {task.folder}/{task.files['train']}), "
+        f"or ask for the hub to download {task.hub.dataset}."
+    )

@@ -1,0 +1,173 @@
+"""Rows of any source → one Arrow file in the cache, written a batch at a time and opened memory-mapped.
+
+The file is named by what it was made from (contents of the source, columns, format), so that it is made once and
+shared; a JSON file beside it holds its checksum and the counts of the reading. A damaged pair is made again.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ebmcal.data.files import PartFiles
+from ebmcal.data.rows import Row
+from ebmcal.data.tally import Tally
+from ebmcal.errors import EbmcalError
+from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
+
+VERSION = 1  # raise it when reading changes, so that old cache files are not used
+MAX_LABELS = 1000
+_BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
+
+
+@dataclass(frozen=True)
+class StoredPart:
+    """An Arrow file and what is known of it: `codes` index `info["labels"]`, -1 = no label; `keys` hash the texts."""
+
+    path: Path
+    info: dict
+    ids: np.ndarray  # [n] int64, row number in the source
+    codes: np.ndarray  # [n] int32
+    keys: np.ndarray  # [n] uint64
+
+    @property
+    def label_values(self) -> list[str]:
+        return [entry["value"] for entry in self.info["labels"]]
+
+
+def store_part(part: PartFiles, cache_dir: Path) -> StoredPart:
+    """The part as a memory-mapped Arrow file; read from the source only when the cache has no sound copy."""
+    sums = [checksum(path) for path in part.paths]
+    key = fingerprint(VERSION, sums, part.format, part.header, vars(part.columns))
+    path = Path(cache_dir) / f"texts-{key}.arrow"
+    info = _sound_info(path)
+    if info is None:
+        info = _make(part, sums, path)
+    return _open(path, info)
+
+
+def row_key(text: str, pair: str | None) -> int:
+    """64 bits that stand for the contents of a row; equal texts have equal keys.
+
+    >>> row_key("a", None) == row_key("a", None), row_key("a", "b") == row_key("ab", "")
+    (True, False)
+    """
+    content = f"{len(text)} {text}{pair or ''}".encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _make(part: PartFiles, sums: list[str], path: Path) -> dict:
+    tally = Tally(part.unit)
+    with writing(path) as aside:
+        info = _write(part.rows(tally), part.columns.pair is not None, part.columns.label is not None, aside)
+        info |= tally.as_dict() | {"arrow_sha256": checksum(aside)}
+    info |= {"sources": [{"file": p.name, "sha256": s} for p, s in zip(part.paths, sums, strict=True)]}
+    write_json(path.with_suffix(".json"), info)
+    return info
+
+
+def _write(rows: Iterable[Row], is_pair: bool, has_labels: bool, aside: Path) -> dict:
+    counts = _Counts(has_labels)
+    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, _schema(is_pair)) as writer:
+        buffer: list[tuple] = []
+        chars = 0
+        for row in rows:
+            buffer.append((row.text, row.pair, row.number, counts.code(row), row_key(row.text, row.pair)))
+            chars += len(row.text) + len(row.pair or "")
+            if len(buffer) >= _BATCH_ROWS or chars >= _BATCH_CHARS:
+                writer.write_batch(_batch(buffer, is_pair))
+                buffer, chars = [], 0
+        if buffer:
+            writer.write_batch(_batch(buffer, is_pair))
+    return counts.as_dict()
+
+
+def _schema(is_pair: bool) -> pa.Schema:
+    texts = [("text", pa.string())] + ([("pair", pa.string())] if is_pair else [])
+    return pa.schema([*texts, ("id", pa.int64()), ("code", pa.int32()), ("key", pa.uint64())])
+
+
+def _batch(buffer: list[tuple], is_pair: bool) -> pa.RecordBatch:
+    text, pair, ids, codes, keys = zip(*buffer, strict=True)
+    columns = [text, pair, ids, codes, keys] if is_pair else [text, ids, codes, keys]
+    schema = _schema(is_pair)
+    arrays = [pa.array(column, type=kind) for column, kind in zip(columns, schema.types, strict=True)]
+    return pa.record_batch(arrays, schema=schema)
+
+
+class _Counts:
+    """What can only be known after the last row: the labels met, empty texts, missing labels."""
+
+    def __init__(self, has_labels: bool):
+        self.has_labels = has_labels
+        self.rows = 0
+        self.longest = 0
+        self.labels: dict[str, list[int]] = {}  # value -> [code, rows, first row]
+        self.tally = Tally("row")
+
+    def code(self, row: Row) -> int:
+        self.rows += 1
+        self.longest = max(self.longest, len(row.text) + len(row.pair or ""))
+        if not row.text.strip() or (row.pair is not None and not row.pair.strip()):
+            self.tally.add("empty", "texts", row.number)
+        if row.label is None:
+            if self.has_labels:
+                self.tally.add("missing", "labels", row.number)
+            return -1
+        entry = self.labels.setdefault(row.label, [len(self.labels), 0, row.number])
+        entry[1] += 1
+        if len(self.labels) > MAX_LABELS:
+            raise EbmcalError(
+                f"The label column has more than {MAX_LABELS:,} different values (row {row.number}: "
+                f"{row.label[:60]!r}): it holds texts or a quantity, not classes. Choose another label column."
+            )
+        return entry[0]
+
+    def as_dict(self) -> dict:
+        none = {"count": 0, "first_rows": []}
+        known = self.tally.as_dict(("empty", "missing"))
+        return {
+            "rows": self.rows,
+            "longest_text": self.longest,
+            "labels": [{"value": v, "rows": n, "first_row": first} for v, (_, n, first) in self.labels.items()],
+            "empty_texts": known["empty"].get("texts", none),
+            "missing_labels": known["missing"].get("labels", none),
+        }
+
+
+def _sound_info(path: Path) -> dict | None:
+    """The JSON beside a cache file when both are whole, else None."""
+    beside = path.with_suffix(".json")
+    if not (path.is_file() and beside.is_file()):
+        return None
+    try:
+        info = read_json(beside)
+        return info if info["arrow_sha256"] == checksum(path) else None
+    except (EbmcalError, KeyError, TypeError, OSError):
+        return None
+
+
+def _open(path: Path, info: dict) -> StoredPart:
+    batches = open_batches(path)
+    ids, codes, keys = (_column(batches, name, kind) for name, kind in _NUMBERS.items())
+    return StoredPart(path, info, ids, codes, keys)
+
+
+_NUMBERS = {"id": np.int64, "code": np.int32, "key": np.uint64}
+
+
+def open_batches(path: Path) -> list[pa.RecordBatch]:
+    """The record batches of a cache file, memory-mapped: nothing is read until it is looked at."""
+    try:
+        reader = pa.ipc.open_file(pa.memory_map(str(path)))
+        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    except (pa.ArrowException, OSError) as error:
+        raise EbmcalError(f"{path} is damaged: {error}. Delete it to have it made again.") from error
+
+
+def _column(batches: list[pa.RecordBatch], name: str, kind: type) -> np.ndarray:
+    parts = [batch.column(name).to_numpy() for batch in batches]
+    return np.concatenate(parts) if parts else np.empty(0, kind)

@@ -1,0 +1,96 @@
+"""`Texts`: one split, whose texts stay in a memory-mapped Arrow file and whose labels and ids are numpy arrays."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from ebmcal.data.store import StoredPart, open_batches
+from ebmcal.errors import EbmcalError
+
+TextRow = tuple[str, str | None]
+
+
+class Texts:
+    """A split of n rows. `labels[i]` is the class of row i, -1 where there is none; `ids[i]` its row in the source.
+
+    >>> data = load_data(DataSource(task="rotten-tomatoes"), Path("cache"))          # doctest: +SKIP
+    >>> data.splits["test"].texts(0, 2)                                              # doctest: +SKIP
+    [('it is a good film .', None), ('effective but too-tepid biopic', None)]
+    """
+
+    def __init__(
+        self, path: Path, is_pair: bool, rows: np.ndarray, labels: np.ndarray, ids: np.ndarray, keys: np.ndarray
+    ):
+        self.path, self.is_pair = Path(path), is_pair
+        self._rows = rows  # [n] position in the Arrow file
+        self.labels = labels  # [n] int64
+        self.ids = ids  # [n] int64
+        self.keys = keys  # [n] uint64, equal for equal texts
+
+    @classmethod
+    def of(cls, part: StoredPart, is_pair: bool, labels: np.ndarray) -> "Texts":
+        """All rows of a stored part, with their classes [n]."""
+        return cls(part.path, is_pair, np.arange(len(part.ids)), labels.astype(np.int64), part.ids, part.keys)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __repr__(self) -> str:
+        return f"Texts({len(self):,} {'pairs' if self.is_pair else 'texts'})"
+
+    def texts(self, start: int = 0, stop: int | None = None) -> list[TextRow]:
+        """The rows from `start` to `stop` as (text, text of the pair or None)."""
+        return self._gather(self._rows[start:stop])
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> list[TextRow]:
+        """The rows at `indices`, in that order."""
+        return self._gather(self._rows[np.asarray(indices, dtype=np.int64)])
+
+    def batches(self, size: int = 1024) -> Iterator[list[TextRow]]:
+        """All rows in order, `size` at a time: the way to go through a split in bounded memory."""
+        for start in range(0, len(self), size):
+            yield self.texts(start, start + size)
+
+    def take(self, indices: Sequence[int] | np.ndarray) -> "Texts":
+        """A split with only these rows, in this order; nothing is copied but the numbers."""
+        i = np.asarray(indices, dtype=np.int64)
+        return Texts(self.path, self.is_pair, self._rows[i], self.labels[i], self.ids[i], self.keys[i])
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """16 hex digits of the texts, pairs and labels in order; where they are stored does not matter."""
+        digest = hashlib.sha256(f"{self.is_pair} {len(self)}".encode())
+        for start in range(0, len(self), 65536):
+            digest.update(self.keys[start : start + 65536].astype("<u8").tobytes())
+            digest.update(self.labels[start : start + 65536].astype("<i8").tobytes())
+        return digest.hexdigest()[:16]
+
+    def _gather(self, rows: np.ndarray) -> list[TextRow]:
+        found: list = [None] * len(rows)
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        for b in np.unique(which):
+            where = np.flatnonzero(which == b)
+            local = pa.array(rows[where] - self._starts[b])
+            text = self._batches[b].column("text").take(local).to_pylist()
+            pair = self._batches[b].column("pair").take(local).to_pylist() if self.is_pair else [None] * len(text)
+            for i, row in zip(where, zip(text, pair, strict=True), strict=True):
+                found[i] = row
+        return found
+
+    @cached_property
+    def _batches(self) -> list[pa.RecordBatch]:
+        if not self.path.exists():
+            raise EbmcalError(f"{self.path} was deleted while it was in use. Run the same command again to remake it.")
+        return open_batches(self.path)
+
+    @cached_property
+    def _starts(self) -> np.ndarray:
+        return np.cumsum([0] + [batch.num_rows for batch in self._batches])[:-1]
+
+    def __getstate__(self) -> dict:
+        """Other processes map the file again instead of receiving the texts."""
+        return {k: v for k, v in self.__dict__.items() if k not in ("_batches", "_starts")}
