@@ -2,36 +2,35 @@
 
 import numpy as np
 
+from ebmcal.data.tally import FIRST
 from ebmcal.data.texts import Texts
 
 
-def audit_split(split: Texts, names: tuple[str, ...], train: Texts | None) -> dict:
-    """Counts of one split; `train` is given for the other splits, to count texts they share with training."""
+def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts]) -> dict:
+    """Counts of one split, and of the texts it shares with the splits before it (training, calibration)."""
     counts = np.bincount(split.labels[split.labels >= 0], minlength=len(names))
     record = {
         "rows": len(split),
         "label_counts": {name: int(n) for name, n in zip(names, counts, strict=True)},
+        "empty_texts": _counted(split, split.empty),
         **_duplicates(split),
     }
-    if train is not None:
-        shared = np.isin(split.keys, train.keys)
-        record["also_in_train"] = {"count": int(shared.sum()), "first_rows": split.ids[shared][:5].tolist()}
+    for name, other in earlier.items():
+        record[f"also_in_{name}"] = _counted(split, np.isin(split.keys, other.keys))
     return record
+
+
+def _counted(split: Texts, chosen: np.ndarray) -> dict:
+    return {"count": int(chosen.sum()), "first_rows": split.ids[chosen][:FIRST].tolist()}
 
 
 def _duplicates(split: Texts) -> dict:
     """Rows whose text came before in the split, and texts that came with more than one label."""
-    distinct, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
+    _, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
     again = np.ones(len(split), dtype=bool)
     again[first] = False
     differing = again & (split.labels != split.labels[first[inverse]]) if len(split) else again
-    return {
-        "duplicates": {"count": len(split) - len(distinct), "first_rows": split.ids[again][:5].tolist()},
-        "duplicates_with_another_label": {
-            "count": int(differing.sum()),
-            "first_rows": split.ids[differing][:5].tolist(),
-        },
-    }
+    return {"duplicates": _counted(split, again), "duplicates_with_another_label": _counted(split, differing)}
 
 
 def audit_sentences(audit: dict) -> list[str]:
@@ -42,7 +41,7 @@ def audit_sentences(audit: dict) -> list[str]:
     """
     lines = []
     for part, record in audit["files"].items():
-        flat = {"empty texts": record["empty_texts"], "rows without a label, set aside": record["missing_labels"]}
+        flat = {"rows without a label, set aside": record["missing_labels"]}
         flat |= {f"rows set aside: {reason}": entry for reason, entry in record["set_aside"].items()}
         flat |= record["cleaned"] | record["met"]
         lines += [_sentence(part, what, entry) for what, entry in flat.items() if entry["count"]]

@@ -33,7 +33,7 @@ def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iter
 
 
 def _rows(batch: pa.RecordBatch, columns: Columns, start: int, tally: Tally) -> Iterator[Row]:
-    values = {name: _values(batch.column(batch.schema.get_field_index(name))) for name in columns.wanted()}
+    values = {name: _values(batch.column(batch.schema.get_field_index(name)), name) for name in columns.wanted()}
     for i in range(batch.num_rows):
         number = start + i
         if columns.where and str(values[columns.where[0]][i]) != columns.where[1]:
@@ -46,14 +46,19 @@ def _rows(batch: pa.RecordBatch, columns: Columns, start: int, tally: Tally) -> 
         )
 
 
-def _values(column: pa.Array) -> list[Any]:
+def _values(column: pa.Array, name: str) -> list[Any]:
     try:
         return column.to_pylist()
     except UnicodeDecodeError:  # written without checking: decode as for text files, so that it is counted
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if value is None else value.decode("utf-8", "surrogateescape") for value in raw]
+        return [None if value is None else value.decode("utf-8", "surrogateescape") for value in _raw(column)]
+    except (*_FAILURES, OverflowError) as error:
+        raise EbmcalError(f"Column {name!r} holds values that cannot be read as text ({error}). Convert it.") from error
+
+
+def _raw(column: pa.Array) -> list[bytes | None]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column.cast(pa.large_binary()).to_pylist()
 
 
 def _schema(path: Path, kind: str) -> pa.Schema:

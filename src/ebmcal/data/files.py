@@ -28,7 +28,8 @@ class PartFiles:
         """Raise unless every file is there, can be opened and has the columns."""
         for path in self.paths:
             check_file(path)
-            self.columns.check(path, self._header(path))
+            header = self._header(path)
+            self.columns.check(path, header, self._hint(header))
 
     def rows(self, tally: Tally) -> Iterator[Row]:
         """All rows, numbered through from 0 across the files."""
@@ -58,6 +59,11 @@ class PartFiles:
             return columnar.columnar_header(path, self.format)
         return reading.delimited_header(path, self._dialect())
 
+    def _hint(self, header: list[str]) -> str:
+        from ebmcal.data import reading
+
+        return reading.delimiter_hint(header, self._dialect()) if self.format in ("csv", "tsv", "glue") else ""
+
     def _dialect(self):
         from ebmcal.data import reading
 
@@ -84,12 +90,17 @@ def format_of(path: Path) -> str:
 
 def check_file(path: Path) -> None:
     """Raise unless `path` is a file with something in it; guesses at misspelt names."""
-    if path.is_dir():
-        raise EbmcalError(f"{path} is a folder; a file was expected{_inside(path)}.")
-    if not path.exists():
-        raise EbmcalError(f"{path} does not exist.{_neighbours(path)}")
-    if path.stat().st_size == 0:
-        raise EbmcalError(f"{path} is empty (0 bytes).")
+    try:
+        if path.is_dir():
+            raise EbmcalError(f"{path} is a folder; a file was expected{_inside(path)}.")
+        if not path.exists():
+            raise EbmcalError(f"{path} does not exist.{_neighbours(path)}")
+        if not path.is_file():
+            raise EbmcalError(f"{path} is not a regular file; it is read more than once, so a pipe will not do.")
+        if path.stat().st_size == 0:
+            raise EbmcalError(f"{path} is empty (0 bytes).")
+    except OSError as error:
+        raise EbmcalError(f"Could not look at {path}: {error.strerror or error}.") from error
 
 
 def _inside(folder: Path) -> str:

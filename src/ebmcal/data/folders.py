@@ -11,14 +11,17 @@ from ebmcal.tasks import Task
 _OPTIONAL = ("dev_mismatched",)
 
 
-def find_parts(task: Task, data_dir: Path, columns: Columns) -> dict[str, PartFiles]:
-    """The parts of a task under `data_dir`, or under its folder for the task; the layout is recognised."""
+def find_parts(task: Task, data_dir: Path, given: tuple[str | None, ...] = (None, None, None)) -> dict[str, PartFiles]:
+    """The parts of a task under `data_dir`, or under its folder for the task; the layout is recognised.
+
+    `given`: names of the text, pair and label columns where they are not the usual ones.
+    """
     if not data_dir.is_dir():
         problem = "is a file, not a folder" if data_dir.exists() else "does not exist"
         raise EbmcalError(f"data_dir {data_dir} {problem}.")
     for folder in _candidates(task, data_dir):
         for layout in (_glue, _saved, _parquet):
-            parts = layout(task, folder, columns)
+            parts = layout(task, folder, given)
             if parts:
                 return _complete(task, folder, parts)
     raise _nothing_found(task, data_dir)
@@ -37,18 +40,19 @@ def _candidates(task: Task, data_dir: Path) -> list[Path]:
     return [*inside, data_dir]
 
 
-def _glue(task: Task, folder: Path, columns: Columns) -> dict[str, PartFiles]:
+def _glue(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
     found = {part: folder / name for part, name in task.files.items() if (folder / name).is_file()}
+    columns = Columns(task.text_column, task.pair_column, task.label_column).override(*given)
     return {part: PartFiles((path,), "glue", columns, task.header) for part, path in found.items()}
 
 
-def _saved(task: Task, folder: Path, columns: Columns) -> dict[str, PartFiles]:
+def _saved(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
     if not (folder / "dataset_dict.json").is_file():
         return {}
     parts = {}
     for part, split in task.hub.splits.items():
         if (folder / split / "state.json").is_file():
-            parts[part] = PartFiles(_arrow_files(folder / split), "arrow", hub_columns(task))
+            parts[part] = PartFiles(_arrow_files(folder / split), "arrow", hub_columns(task).override(*given))
     return parts
 
 
@@ -63,14 +67,14 @@ def _arrow_files(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def _parquet(task: Task, folder: Path, columns: Columns) -> dict[str, PartFiles]:
+def _parquet(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
     parts = {}
     for part, split in task.hub.splits.items():
         paths = [p for where in (folder, folder / "data") for p in sorted(where.glob(f"{split}-*.parquet"))]
         single = folder / f"{split}.parquet"
         paths = paths or ([single] if single.is_file() else [])
         if paths:
-            parts[part] = PartFiles(tuple(paths), "parquet", hub_columns(task))
+            parts[part] = PartFiles(tuple(paths), "parquet", hub_columns(task).override(*given))
     return parts
 
 

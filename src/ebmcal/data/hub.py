@@ -8,15 +8,16 @@ from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.tasks import Task
 
 
-def hub_parts(task: Task) -> dict[str, PartFiles]:
+def hub_parts(task: Task, given: tuple[str | None, ...] = (None, None, None)) -> dict[str, PartFiles]:
     """Download (or find in the hub's own cache) a task and return its Arrow files."""
     if task.hub is None:
         raise EbmcalError(f"{task.name} is not on the hub. Leave hub out.")
     require_extra("train", "datasets")
-    return {part: _part(task, split) for part, split in task.hub.splits.items()}
+    columns = hub_columns(task).override(*given)
+    return {part: PartFiles(_files(task, split), "arrow", columns) for part, split in task.hub.splits.items()}
 
 
-def _part(task: Task, split: str) -> PartFiles:
+def _files(task: Task, split: str) -> tuple[Path, ...]:
     import datasets
 
     try:
@@ -26,7 +27,7 @@ def _part(task: Task, split: str) -> PartFiles:
     files = tuple(Path(entry["filename"]) for entry in loaded.cache_files)
     if not files:
         raise EbmcalError(f"{task.hub.dataset} was loaded but left no Arrow files on disk; unset keep_in_memory.")
-    return PartFiles(files, "arrow", hub_columns(task))
+    return files
 
 
 def _explained(task: Task, error: Exception) -> EbmcalError:

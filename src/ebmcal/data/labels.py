@@ -30,11 +30,15 @@ def infer_names(values: list[str], source: Path | str) -> tuple[str, ...]:
     return tuple(sorted(values))
 
 
-def class_map(names: tuple[str, ...], built_in: bool) -> dict[str, int]:
-    """Label as written → class. Built-in tasks may be written by name or by number, and -1 means none."""
+def class_map(names: tuple[str, ...], by_number: bool) -> dict[str, int]:
+    """Label as written → class. `by_number`: where the names are words, "0", "1", … mean them too, and "-1" none.
+
+    >>> class_map(("no", "yes"), by_number=True), class_map(("-1", "1"), by_number=True)
+    ({'no': 0, 'yes': 1, '0': 0, '1': 1, '-1': -1, '-': -1}, {'-1': 0, '1': 1})
+    """
     mapping = {name: i for i, name in enumerate(names)}
-    if built_in:
-        mapping = {str(i): i for i in range(len(names))} | mapping | dict.fromkeys(MISSING, -1)
+    if by_number and not any(_NUMBER.fullmatch(name) for name in names):
+        mapping |= {str(i): i for i in range(len(names))} | dict.fromkeys(MISSING, -1)
     return mapping
 
 
@@ -43,7 +47,7 @@ def classes_of(part: StoredPart, mapping: dict[str, int], what: str) -> np.ndarr
     unknown = [entry for entry in part.info["labels"] if entry["value"] not in mapping]
     if unknown:
         known = [name for name, i in mapping.items() if i >= 0]
-        raise EbmcalError(f"{what} has {_listed(unknown)} that training never saw. Known are {_some(known, 20)}.")
+        raise EbmcalError(f"{what} has {_listed(unknown)} that training never saw; known are {_some(known, 20)}.")
     table = np.array([mapping[value] for value in part.label_values] + [-1], dtype=np.int64)
     return table[part.codes]  # code -1 picks the last entry
 

@@ -47,7 +47,7 @@ def load_data(source: DataSource, cache_dir: Path) -> TaskData:
     stored = {part: store_part(files, cache_dir) for part, files in plan.parts.items()}
     names, labelled = _labelled(plan, stored)
     splits = _splits(labelled, source.split_seed)
-    _check_splits(splits, names, plan)
+    _check_splits(splits, names)
     splits = {name: _limited(name, split, source) for name, split in splits.items()}
     audit = _audit(splits, names, stored, labelled)
     return TaskData(plan.name, plan.metric, names, splits["train"].is_pair, splits, audit)
@@ -72,7 +72,7 @@ def load_texts(
     stored = store_part(part, Path(cache_dir))
     _check_rows(stored, str(path))
     names = label_names or infer_names(stored.label_values, path)
-    classes = classes_of(stored, class_map(tuple(names), built_in=label_names is not None), str(path))
+    classes = classes_of(stored, class_map(tuple(names), by_number=label_names is not None), str(path))
     return Texts.of(stored, text_pair_column is not None, classes)
 
 
@@ -81,7 +81,7 @@ def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...
     for part, kept in stored.items():
         _check_rows(kept, f"The {part} file")
     names = plan.label_names or infer_names(stored["train"].label_values, plan.parts["train"].paths[0])
-    mapping = class_map(names, built_in=plan.label_names is not None)
+    mapping = class_map(names, by_number=plan.label_names is not None)
     labelled = {}
     for part, kept in stored.items():
         classes = classes_of(kept, mapping, f"The {part} file")
@@ -89,7 +89,18 @@ def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...
         labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
         if len(labelled[part]) == 0:
             raise EbmcalError(f"No row of the {part} file has a label in column {plan.parts[part].columns.label!r}.")
+        if part == "train":
+            _check_two_classes(labelled[part], names, plan.parts[part].columns.label)
     return names, labelled
+
+
+def _check_two_classes(train: Texts, names: tuple[str, ...], column: str) -> None:
+    seen = np.unique(train.labels)
+    if len(seen) < 2:
+        raise EbmcalError(
+            f"The training rows have one class only ({names[seen[0]]!r}); at least two are needed. "
+            f"Check the label column {column!r}."
+        )
 
 
 def _check_rows(stored: StoredPart, what: str) -> None:
@@ -117,14 +128,8 @@ def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
     return {"train": first} | {name: made.get(name) or parts[name] for name in ("calibration", "test")}
 
 
-def _check_splits(splits: dict[str, Texts], names: tuple[str, ...], plan: Plan) -> None:
+def _check_splits(splits: dict[str, Texts], names: tuple[str, ...]) -> None:
     train = splits["train"]
-    seen = np.unique(train.labels)
-    if len(seen) < 2:
-        raise EbmcalError(
-            f"The training rows have one class only ({names[seen[0]]!r}); at least two are needed. Check the label "
-            f"column {plan.parts['train'].columns.label!r}."
-        )
     for name, split in splits.items():
         if len(split) == 0:
             raise EbmcalError(f"The {name} split has no rows: {len(train):,} training rows are too few to cut one off.")
@@ -135,14 +140,18 @@ def _limited(name: str, split: Texts, source: DataSource) -> Texts:
     limit = source.max_train_rows if name == "train" else source.max_eval_rows
     if limit is None or limit >= len(split):
         return split
-    return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed))
+    every_class = name == "train"
+    return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed, every_class))
 
 
 def _audit(splits: dict[str, Texts], names: tuple[str, ...], stored: dict, labelled: dict) -> dict:
-    train = splits["train"]
+    earlier = {"train": [], "calibration": ["train"]}
     files = {
         part: {k: v for k, v in kept.info.items() if k != "arrow_sha256"} | {"labelled_rows": len(labelled[part])}
         for part, kept in stored.items()
     }
-    records = {n: audit_split(s, names, None if n == "train" else train) for n, s in splits.items()}
+    records = {
+        name: audit_split(split, names, {n: splits[n] for n in earlier.get(name, ["train", "calibration"])})
+        for name, split in splits.items()
+    }
     return {"files": files, "splits": records}

@@ -12,8 +12,6 @@ from ebmcal.data.rows import Columns, Row
 from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
 
-_END = "\x1d<end of file>\x1d"  # a last line of our own: when it lands inside a field, a quote was left open
-
 
 @dataclass(frozen=True)
 class Dialect:
@@ -32,30 +30,31 @@ def delimited_header(path: Path, dialect: Dialect) -> list[str]:
     if dialect.header:
         return list(dialect.header)
     records = _records(path, dialect, Tally("line"))
-    first = next((fields for _, fields in records if fields), None)
+    first = next((fields for _, fields in records if fields != []), None)
     records.close()
     if first is None:
         raise EbmcalError(f"{path} is empty; a first line with the column names was expected.")
+    if first is _BROKEN:
+        raise EbmcalError(f"{path}: the quotes of the header line do not match. Mend the first line.")
     return [name.strip() for name in first]
 
 
 def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally) -> Iterator[Row]:
     """Rows of a CSV or TSV file; lines with too few or too many fields are set aside in the tally."""
     header = delimited_header(path, dialect)
-    columns.check(path, header, _delimiter_hint(header, dialect))
+    columns.check(path, header, delimiter_hint(header, dialect))
     text, pair, label, where = (None if c is None else header.index(c) for c in _places(columns))
     number, has_header = -1, dialect.header is None
     for line, fields in _records(path, dialect, tally):
-        if not fields:
+        if fields == []:
             tally.add("met", "blank lines", line)
             continue
         if has_header:
             has_header = False
             continue
         number += 1
-        if len(fields) != len(header):
-            few = "few" if len(fields) < len(header) else "many"
-            tally.add("set_aside", f"too {few} fields", line)
+        if fields is _BROKEN or len(fields) != len(header):
+            tally.add("set_aside", _trouble(fields, header), line)
             continue
         if where is not None and fields[where] != columns.where[1]:
             continue
@@ -71,31 +70,35 @@ def _places(columns: Columns) -> tuple[str | None, ...]:
     return columns.text, columns.pair, columns.label, columns.where[0] if columns.where else None
 
 
-def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str]]]:
-    """(first line, fields) of each record; an open quote is an error that says where it opened."""
-    csv.field_size_limit(MAX_LINE)
+_BROKEN = None  # in place of the fields of a record whose quotes do not match
+
+
+def _trouble(fields: list[str] | None, header: list[str]) -> str:
+    if fields is _BROKEN:
+        return "quotes that do not match"
+    return "too few fields" if len(fields) < len(header) else "too many fields"
+
+
+def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str] | None]]:
+    """(first line, fields) of each record; a quote that is never closed is an error that says where it opened."""
+    csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
     quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
-    reader = csv.reader(_with_end(text_lines(path, tally)), delimiter=dialect.delimiter, quoting=quoting)
+    # strict: a quote in the wrong place is noticed instead of gluing rows together
+    reader = csv.reader(text_lines(path, tally), delimiter=dialect.delimiter, quoting=quoting, strict=True)
     line = 1
-    try:
-        for fields in reader:
-            if fields == [_END]:
-                return
-            if fields and fields[-1].endswith(_END):
-                raise _open_quote(path, line)
-            if reader.line_num > line:
-                tally.add("met", "rows over several lines", line)
-            yield line, fields
-            line = reader.line_num + 1
-    except csv.Error as error:
-        if "limit" in str(error):
-            raise _open_quote(path, line) from error
-        raise EbmcalError(f"{path}, line {line} is not readable: {error}.") from error
-
-
-def _with_end(lines: Iterator[str]) -> Iterator[str]:
-    yield from lines
-    yield _END
+    while True:
+        try:
+            fields = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            if "expected after" not in str(error):
+                raise _open_quote(path, line) from error
+            fields = _BROKEN
+        if reader.line_num > line:
+            tally.add("met", "rows over several lines", line)
+        yield line, fields
+        line = reader.line_num + 1
 
 
 def _open_quote(path: Path, line: int) -> EbmcalError:
@@ -105,7 +108,8 @@ def _open_quote(path: Path, line: int) -> EbmcalError:
     )
 
 
-def _delimiter_hint(header: list[str], dialect: Dialect) -> str:
+def delimiter_hint(header: list[str], dialect: Dialect) -> str:
+    """A guess for the error about a missing column: the file may use another separator."""
     if len(header) == 1 and any(mark in header[0] for mark in ",;\t|"):
         return f" The columns must be separated by {dialect.delimiter!r}; this header looks otherwise."
     return ""

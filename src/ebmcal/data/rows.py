@@ -31,6 +31,10 @@ class Columns:
         names = [self.text, self.pair, self.label, self.where[0] if self.where else None]
         return [name for name in names if name is not None]
 
+    def override(self, text: str | None, pair: str | None, label: str | None) -> "Columns":
+        """These columns with the names that were given in their place."""
+        return Columns(text or self.text, pair or self.pair, label or self.label, self.where)
+
     def check(self, path: Path, present: Sequence[str], hint: str = "") -> None:
         """Raise unless every wanted column is there exactly once."""
         counts = Counter(present)

@@ -6,7 +6,7 @@ Everything that can be wrong with the request is found here, before anything is 
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebmcal.data.files import PartFiles, format_of
+from ebmcal.data.files import PartFiles, check_file, format_of
 from ebmcal.data.folders import find_parts
 from ebmcal.data.rows import Columns
 from ebmcal.errors import EbmcalError
@@ -53,8 +53,14 @@ def plan_data(source: DataSource) -> Plan:
     for part in parts.values():
         part.check()
     if task is None:
-        return Plan(Path(source.train).stem, "accuracy", None, parts)
+        return Plan(_own_name(Path(source.train)), "accuracy", None, parts)
     return Plan(task.name, task.metric, task.label_names, parts)
+
+
+def _own_name(train: Path) -> str:
+    """A name for the user's own task: the file's, or its folder's when the file is just called train."""
+    plain = train.stem.lower() in ("train", "training", "data")
+    return train.resolve().parent.name or train.stem if plain else train.stem
 
 
 def _check_request(source: DataSource) -> None:
@@ -76,39 +82,35 @@ def _check_request(source: DataSource) -> None:
 
 
 def _own_files(source: DataSource, task: Task | None) -> dict[str, PartFiles]:
-    columns = _columns(source, task) if task else _plain_columns(source)
+    columns = Columns(task.text_column, task.pair_column, task.label_column) if task else Columns("text", None, "label")
+    columns = columns.override(*_given_columns(source, task))
     files = {"train": source.train, "calibration": source.calibration, "test": source.test}
     given = {part: Path(path) for part, path in files.items() if path is not None}
+    for path in given.values():
+        check_file(path)
     return {part: PartFiles((path,), format_of(path), columns) for part, path in given.items()}
 
 
-def _plain_columns(source: DataSource) -> Columns:
-    return Columns(source.text_column or "text", source.text_pair_column, source.label_column or "label")
-
-
-def _columns(source: DataSource, task: Task) -> Columns:
-    """The task's columns with the user's names in their place; a pair task needs both or none."""
-    if not task.is_pair and source.text_pair_column:
+def _given_columns(source: DataSource, task: Task | None) -> tuple[str | None, str | None, str | None]:
+    """The columns the user named; a pair task needs both texts or neither."""
+    if task and not task.is_pair and source.text_pair_column:
         raise EbmcalError(f"{task.name} has single texts, but text_pair_column={source.text_pair_column!r} was given.")
-    if task.is_pair and (source.text_column is None) != (source.text_pair_column is None):
+    if task and task.is_pair and (source.text_column is None) != (source.text_pair_column is None):
         raise EbmcalError(
             f"{task.name} is a pair task, but only one text column was given. Give both text_column and "
             f"text_pair_column, or neither (then {task.text_column!r} and {task.pair_column!r} are read)."
         )
-    return Columns(
-        source.text_column or task.text_column,
-        source.text_pair_column or task.pair_column,
-        source.label_column or task.label_column,
-    )
+    return source.text_column, source.text_pair_column, source.label_column
 
 
 def _task_parts(source: DataSource, task: Task) -> dict[str, PartFiles]:
+    given = _given_columns(source, task)
     if source.hub:
         from ebmcal.data.hub import hub_parts
 
-        return hub_parts(task)
+        return hub_parts(task, given)
     if source.data_dir is not None:
-        return find_parts(task, Path(source.data_dir), _columns(source, task))
+        return find_parts(task, Path(source.data_dir), given)
     if task.folder is None:
         from ebmcal.data.movie_reviews import rotten_tomatoes
 

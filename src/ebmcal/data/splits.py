@@ -28,19 +28,22 @@ def stratified_split(keys: np.ndarray, labels: np.ndarray, shares: tuple[float, 
     [80, 10, 10]
     """
     distinct, inverse, class_of = _distinct(keys, labels)
+    counts = np.unique(class_of, return_counts=True)[1]
+    groups = np.split(np.lexsort((_shuffled(distinct, seed), class_of)), np.cumsum(counts)[:-1])
     part = np.zeros(len(distinct), dtype=np.int8)
-    order = np.lexsort((_shuffled(distinct, seed), class_of))
-    for group in np.split(order, np.flatnonzero(np.diff(class_of[order])) + 1):
-        start = 0
-        for p, share in enumerate(shares, start=1):
-            size = min(round(share * len(group)), len(group) - 1 - start)
+    used = np.zeros_like(counts)
+    for p, share in enumerate(shares, start=1):
+        sizes = _quotas(counts, round(share * len(distinct)), least=0, most=counts - 1 - used)
+        for group, start, size in zip(groups, used, sizes, strict=True):
             part[group[start : start + size]] = p
-            start += size
+        used += sizes
     return [np.flatnonzero(part[inverse] == p) for p in range(len(shares) + 1)]
 
 
-def stratified_subset(keys: np.ndarray, labels: np.ndarray, size: int, seed: int) -> np.ndarray:
-    """`size` row indices in file order whose label shares are those of all rows; every class is kept.
+def stratified_subset(
+    keys: np.ndarray, labels: np.ndarray, size: int, seed: int, every_class: bool = True
+) -> np.ndarray:
+    """`size` row indices in file order whose label shares are those of all rows; `every_class` is kept.
 
     >>> len(stratified_subset(np.arange(100, dtype=np.uint64), np.arange(100) % 3, 10, seed=0))
     10
@@ -48,22 +51,22 @@ def stratified_subset(keys: np.ndarray, labels: np.ndarray, size: int, seed: int
     if size >= len(keys):
         return np.arange(len(keys))
     classes, counts = np.unique(labels, return_counts=True)
-    if size < len(classes):
+    if every_class and size < len(classes):
         raise EbmcalError(f"{size} rows cannot hold the {len(classes)} classes; allow at least {len(classes)}.")
-    sizes = _quotas(counts, size)
+    sizes = _quotas(counts, size, least=int(every_class), most=counts)
     order = np.lexsort((np.arange(len(keys)), _shuffled(keys, seed + 1), labels))
     groups = np.split(order, np.cumsum(counts)[:-1])
     return np.sort(np.concatenate([group[:n] for group, n in zip(groups, sizes, strict=True)]))
 
 
-def _quotas(counts: np.ndarray, size: int) -> np.ndarray:
-    """Largest remainders, with at least one for every class."""
+def _quotas(counts: np.ndarray, size: int, least: int, most: np.ndarray) -> np.ndarray:
+    """Rows for each class that add up to `size` where the bounds allow it, by largest remainders."""
     exact = counts * size / counts.sum()
-    quotas = np.maximum(np.floor(exact), 1).astype(np.int64)
-    while quotas.sum() > size:  # the ones given away above are taken from the largest class
-        quotas[np.argmax(quotas)] -= 1
-    for c in np.argsort(-(exact - quotas), kind="stable")[: size - quotas.sum()]:
-        quotas[c] += 1
+    quotas = np.clip(np.floor(exact).astype(np.int64), least, most)
+    while quotas.sum() < size and (quotas < most).any():
+        quotas[np.argmax(np.where(quotas < most, exact - quotas, -np.inf))] += 1
+    while quotas.sum() > size and (quotas > least).any():
+        quotas[np.argmax(np.where(quotas > least, quotas - exact, -np.inf))] -= 1
     return quotas
 
 

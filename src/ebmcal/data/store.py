@@ -18,7 +18,7 @@ from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
 from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
 
-VERSION = 1  # raise it when reading changes, so that old cache files are not used
+VERSION = 2  # raise it when reading changes, so that old cache files are not used
 MAX_LABELS = 1000
 _BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
 
@@ -32,6 +32,7 @@ class StoredPart:
     ids: np.ndarray  # [n] int64, row number in the source
     codes: np.ndarray  # [n] int32
     keys: np.ndarray  # [n] uint64
+    empty: np.ndarray  # [n] bool: the text, or one of a pair, is blank
 
     @property
     def label_values(self) -> list[str]:
@@ -75,7 +76,8 @@ def _write(rows: Iterable[Row], is_pair: bool, has_labels: bool, aside: Path) ->
         buffer: list[tuple] = []
         chars = 0
         for row in rows:
-            buffer.append((row.text, row.pair, row.number, counts.code(row), row_key(row.text, row.pair)))
+            numbers = row.number, counts.code(row), row_key(row.text, row.pair), int(is_empty(row))
+            buffer.append((row.text, row.pair, *numbers))
             chars += len(row.text) + len(row.pair or "")
             if len(buffer) >= _BATCH_ROWS or chars >= _BATCH_CHARS:
                 writer.write_batch(_batch(buffer, is_pair))
@@ -87,15 +89,20 @@ def _write(rows: Iterable[Row], is_pair: bool, has_labels: bool, aside: Path) ->
 
 def _schema(is_pair: bool) -> pa.Schema:
     texts = [("text", pa.string())] + ([("pair", pa.string())] if is_pair else [])
-    return pa.schema([*texts, ("id", pa.int64()), ("code", pa.int32()), ("key", pa.uint64())])
+    return pa.schema([*texts, ("id", pa.int64()), ("code", pa.int32()), ("key", pa.uint64()), ("empty", pa.uint8())])
 
 
 def _batch(buffer: list[tuple], is_pair: bool) -> pa.RecordBatch:
-    text, pair, ids, codes, keys = zip(*buffer, strict=True)
-    columns = [text, pair, ids, codes, keys] if is_pair else [text, ids, codes, keys]
+    text, pair, *numbers = zip(*buffer, strict=True)
+    columns = [text, pair, *numbers] if is_pair else [text, *numbers]
     schema = _schema(is_pair)
     arrays = [pa.array(column, type=kind) for column, kind in zip(columns, schema.types, strict=True)]
     return pa.record_batch(arrays, schema=schema)
+
+
+def is_empty(row: Row) -> bool:
+    """Whether the text, or one text of a pair, has nothing but white space."""
+    return not row.text.strip() or (row.pair is not None and not row.pair.strip())
 
 
 class _Counts:
@@ -111,7 +118,7 @@ class _Counts:
     def code(self, row: Row) -> int:
         self.rows += 1
         self.longest = max(self.longest, len(row.text) + len(row.pair or ""))
-        if not row.text.strip() or (row.pair is not None and not row.pair.strip()):
+        if is_empty(row):
             self.tally.add("empty", "texts", row.number)
         if row.label is None:
             if self.has_labels:
@@ -152,11 +159,11 @@ def _sound_info(path: Path) -> dict | None:
 
 def _open(path: Path, info: dict) -> StoredPart:
     batches = open_batches(path)
-    ids, codes, keys = (_column(batches, name, kind) for name, kind in _NUMBERS.items())
-    return StoredPart(path, info, ids, codes, keys)
+    ids, codes, keys, empty = (_column(batches, name, kind) for name, kind in _NUMBERS.items())
+    return StoredPart(path, info, ids, codes, keys, empty.astype(bool))
 
 
-_NUMBERS = {"id": np.int64, "code": np.int32, "key": np.uint64}
+_NUMBERS = {"id": np.int64, "code": np.int32, "key": np.uint64, "empty": np.uint8}
 
 
 def open_batches(path: Path) -> list[pa.RecordBatch]:

@@ -22,19 +22,20 @@ class Texts:
     [('it is a good film .', None), ('effective but too-tepid biopic', None)]
     """
 
-    def __init__(
-        self, path: Path, is_pair: bool, rows: np.ndarray, labels: np.ndarray, ids: np.ndarray, keys: np.ndarray
-    ):
+    def __init__(self, path: Path, is_pair: bool, numbers: dict[str, np.ndarray]):
         self.path, self.is_pair = Path(path), is_pair
-        self._rows = rows  # [n] position in the Arrow file
-        self.labels = labels  # [n] int64
-        self.ids = ids  # [n] int64
-        self.keys = keys  # [n] uint64, equal for equal texts
+        self._numbers = numbers
+        self._rows = numbers["row"]  # [n] int64, position in the Arrow file
+        self.labels = numbers["label"]  # [n] int64
+        self.ids = numbers["id"]  # [n] int64
+        self.keys = numbers["key"]  # [n] uint64, equal for equal texts
+        self.empty = numbers["empty"]  # [n] bool, nothing but white space
 
     @classmethod
     def of(cls, part: StoredPart, is_pair: bool, labels: np.ndarray) -> "Texts":
         """All rows of a stored part, with their classes [n]."""
-        return cls(part.path, is_pair, np.arange(len(part.ids)), labels.astype(np.int64), part.ids, part.keys)
+        numbers = {"id": part.ids, "key": part.keys, "empty": part.empty}
+        return cls(part.path, is_pair, numbers | {"row": np.arange(len(part.ids)), "label": labels.astype(np.int64)})
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -58,7 +59,7 @@ class Texts:
     def take(self, indices: Sequence[int] | np.ndarray) -> "Texts":
         """A split with only these rows, in this order; nothing is copied but the numbers."""
         i = np.asarray(indices, dtype=np.int64)
-        return Texts(self.path, self.is_pair, self._rows[i], self.labels[i], self.ids[i], self.keys[i])
+        return Texts(self.path, self.is_pair, {name: values[i] for name, values in self._numbers.items()})
 
     @cached_property
     def fingerprint(self) -> str:
