@@ -1,0 +1,200 @@
+"""What every calibrator does: `fit(logits, y)`, `predict_proba(logits)`, JSON, and the guard on judged rows.
+
+A calibrator gives its `name`, its settings in the constructor, the `learned` attributes that JSON keeps, and two
+methods on checked arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`.
+Adding one is one class, one entry in `CALIBRATORS`, and the contract tests run over it.
+
+Logits may be shifted by any number per row, so log-probabilities serve as well; `logits_of` makes them.
+"""
+
+import inspect
+import warnings
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ebmcal import files
+from ebmcal.calibrators.judged import FittingRows, warn_if_judged
+from ebmcal.calibrators.logodds import logits_of
+from ebmcal.checks import as_labels, as_logits
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.predictions import Predictions
+
+FORMAT = 1
+
+
+class FewRows(UserWarning):
+    """A calibrator was fitted on fewer rows than it needs."""
+
+
+class Calibrator:
+    """Common part of all calibrators; see the module's first lines.
+
+    Learned by all: `n_classes_`, `classes_` (0..C-1), `n_rows_`, `label_names_` (None unless fitted on `Predictions`)
+    and `fitted_on_`, hashes of the fitting rows.
+    """
+
+    name: ClassVar[str]
+    learned: ClassVar[tuple[str, ...]]
+
+    def fit(self, logits: Any, y: Any) -> "Calibrator":
+        """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns itself."""
+        return self._fit_rows(logits, y, ids=None, label_names=None)
+
+    def predict_proba(self, logits: Any) -> np.ndarray:
+        """Calibrated probabilities `[n, C]`, float64; rows sum to one."""
+        self._require_fitted()
+        logits = _checked_logits(logits)
+        if logits.shape[1] != self.n_classes_:
+            raise EbmcalError(
+                f"This {self.name} calibrator was fitted on {self.n_classes_} classes, but the logits have "
+                f"{logits.shape[1]} columns. Give the columns it was fitted on, in the same order, or fit another one."
+            )
+        return self._predict(logits)
+
+    def fit_predictions(self, predictions: Predictions) -> "Calibrator":
+        """Learn from the labelled rows of `Predictions`; also remembers their ids and the label names."""
+        rows = predictions.labelled()
+        return self._fit_rows(_logits_in(rows), rows.labels, ids=rows.ids, label_names=list(rows.label_names))
+
+    def apply(self, predictions: Predictions) -> Predictions:
+        """The same rows with calibrated probabilities; `meta["calibrator"]` says by what.
+
+        Warns with `FittedOnJudgedRows` when labelled rows among them were used in the fit.
+        """
+        self._require_fitted()
+        self._require_labels(predictions.label_names)
+        logits = _logits_in(predictions)
+        known = predictions.labels >= 0
+        if known.any():
+            warn_if_judged(self.fitted_on_, logits[known], None if predictions.ids is None else predictions.ids[known])
+        return predictions.with_probs(self.predict_proba(logits), calibrator=self.description)
+
+    @property
+    def description(self) -> dict[str, Any]:
+        """What goes into `meta["calibrator"]`: name, settings, number of fitting rows and a note."""
+        return {"name": self.name, "settings": self._settings(), "n_rows": self.n_rows_, "note": self.note}
+
+    @property
+    def note(self) -> str:
+        """What was learned, in a few words, where a few words can say it."""
+        return ""
+
+    def rows_wanted(self, n_classes: int) -> int:
+        """The least number of fitting rows at which this calibrator can be expected to help."""
+        raise NotImplementedError
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """The constructor's settings, as scikit-learn's `clone` and grid searches expect them."""
+        return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
+
+    def set_params(self, **params: Any) -> "Calibrator":
+        """Change settings; fit again for them to matter."""
+        for name, value in params.items():
+            if name not in self.get_params():
+                raise unknown_name(f"setting of {type(self).__name__}", name, self.get_params())
+            setattr(self, name, value)
+        return self
+
+    def __repr__(self) -> str:
+        settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
+        return f"{type(self).__name__}({settings})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything needed to predict again, to the bit, as JSON values."""
+        self._require_fitted()
+        return {
+            "calibrator": self.name,
+            "format": FORMAT,
+            "settings": self._settings(),
+            "n_classes": self.n_classes_,
+            "label_names": self.label_names_,
+            "learned": {name: self._learned_to_json(name) for name in self.learned},
+            "fitted_on": self.fitted_on_.to_json(),
+        }
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "Calibrator":
+        """The calibrator that `to_json` wrote down."""
+        self = cls(**value["settings"])
+        self._remember(value["n_classes"], value["label_names"], FittingRows.from_json(value["fitted_on"]))
+        for name in cls.learned:
+            setattr(self, name, cls._learned_from_json(name, value["learned"][name]))
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write as JSON; `load_calibrator` reads it back."""
+        files.write_json(path, self.to_json())
+
+    def _settings(self) -> dict[str, Any]:
+        return {name: _plain(value) for name, value in self.get_params().items()}
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        raise NotImplementedError
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        raise NotImplementedError
+
+    def _learned_to_json(self, name: str) -> Any:
+        return _plain(getattr(self, name))
+
+    @classmethod
+    def _learned_from_json(cls, name: str, value: Any) -> Any:
+        return np.asarray(value, dtype=np.float64) if isinstance(value, list) else value
+
+    def _fit_rows(self, logits: Any, y: Any, ids: Any, label_names: list[str] | None) -> "Calibrator":
+        logits = _checked_logits(logits)
+        y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))
+        if len(y) < self.rows_wanted(logits.shape[1]):
+            warnings.warn(advice(self, len(y), logits.shape[1]), FewRows, stacklevel=3)
+        self._fit(logits, y)
+        self._remember(logits.shape[1], label_names, FittingRows.of(logits, ids))
+        return self
+
+    def _remember(self, n_classes: int, label_names: list[str] | None, fitted_on: FittingRows) -> None:
+        self.n_classes_, self.classes_ = n_classes, np.arange(n_classes)
+        self.label_names_, self.fitted_on_, self.n_rows_ = label_names, fitted_on, fitted_on.n_rows
+
+    def _require_fitted(self) -> None:
+        if not hasattr(self, "n_classes_"):
+            raise EbmcalError(f"This {type(self).__name__} is not fitted yet. Call fit(logits, y) first.")
+
+    def _require_labels(self, label_names: Any) -> None:
+        if self.label_names_ is not None and list(label_names) != self.label_names_:
+            raise EbmcalError(
+                f"The {self.name} calibrator was fitted for the labels {self.label_names_}, but these rows have "
+                f"{list(label_names)}. Fit one on rows with the same labels in the same order."
+            )
+
+
+def advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
+    """Whether so many fitting rows are enough, in a sentence."""
+    wanted = calibrator.rows_wanted(n_classes)
+    if n_rows >= wanted:
+        return f"{n_rows} rows are enough for {calibrator.name} with {n_classes} classes (at least {wanted})."
+    hint = "" if calibrator.name == "temperature" else ", or use temperature scaling, which needs the fewest"
+    return (
+        f"{n_rows} rows are few for {calibrator.name} with {n_classes} classes: at least {wanted} are wanted, "
+        f"and what is learned from fewer may make the probabilities worse. Fit on more rows{hint}."
+    )
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers and arrays as Python's, for JSON."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _checked_logits(logits: Any) -> np.ndarray:
+    """Logits `[n, C]` in float64, whatever they came in: half precision is for storing, not for computing."""
+    logits = as_logits(logits).astype(np.float64, copy=False)
+    if logits.shape[1] < 2:
+        raise EbmcalError(
+            "Calibrators need a column for each of at least two classes; one column came. "
+            "For the single logit z of a binary classifier give two columns: 0 and z."
+        )
+    return logits
+
+
+def _logits_in(predictions: Predictions) -> np.ndarray:
+    return logits_of(predictions.probs) if predictions.logits is None else predictions.logits
