@@ -175,7 +175,7 @@ _LIST = [
         files=_FILES,
         hub=HubPlace(_GLUE, "wnli", _SPLITS, "sentence1", "sentence2"),
         published=TrainingDefaults(16, 1e-5, 250, 10, 16),
-        notes="Published with M from {0.1, 0.2, 0.4} and K from {1, 8}. Dev repeats train with other labels.",
+        notes="Published with M from {0.1, 0.2, 0.4} and K from {1, 8}. Most dev passages also occur in train.",
     ),
     Task(
         name="rotten-tomatoes",

@@ -42,12 +42,12 @@ def class_map(names: tuple[str, ...], by_number: bool) -> dict[str, int]:
     return mapping
 
 
-def classes_of(part: StoredPart, mapping: dict[str, int], what: str) -> np.ndarray:
+def classes_of(part: StoredPart, mapping: dict[str, int], what: str, who: str = "training never saw") -> np.ndarray:
     """[n] int64 classes of a part, -1 where the label is missing; a label outside `mapping` is an error."""
     unknown = [entry for entry in part.info["labels"] if entry["value"] not in mapping]
     if unknown:
         known = [name for name, i in mapping.items() if i >= 0]
-        raise EbmcalError(f"{what} has {_listed(unknown)} that training never saw; known are {_some(known, 20)}.")
+        raise EbmcalError(f"{what} has {_listed(unknown)} that {who}; known are {_some(known, 20)}.")
     table = np.array([mapping[value] for value in part.label_values] + [-1], dtype=np.int64)
     return table[part.codes]  # code -1 picks the last entry
 

@@ -84,7 +84,8 @@ def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...
     mapping = class_map(names, by_number=plan.label_names is not None)
     labelled = {}
     for part, kept in stored.items():
-        classes = classes_of(kept, mapping, f"The {part} file")
+        who = f"{plan.name} does not have" if part == "train" else "training never saw"
+        classes = classes_of(kept, mapping, f"The {part} file", who)
         texts = Texts.of(kept, plan.parts[part].columns.pair is not None, classes)
         labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
         if len(labelled[part]) == 0:
@@ -125,7 +126,8 @@ def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
     cut = stratified_split(train.keys, train.labels, (EVAL_SHARE,) * len(wanted), seed)
     made = dict(zip(wanted, (train.take(rows) for rows in cut[1:]), strict=True))
     first = train if not wanted else train.take(cut[0])
-    return {"train": first} | {name: made.get(name) or parts[name] for name in ("calibration", "test")}
+    every = parts | made
+    return {"train": first, "calibration": every["calibration"], "test": every["test"]}
 
 
 def _check_splits(splits: dict[str, Texts], names: tuple[str, ...]) -> None:

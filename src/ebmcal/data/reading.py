@@ -70,16 +70,16 @@ def _places(columns: Columns) -> tuple[str | None, ...]:
     return columns.text, columns.pair, columns.label, columns.where[0] if columns.where else None
 
 
-_BROKEN = None  # in place of the fields of a record whose quotes do not match
+_BROKEN = ["quotes that do not match"]  # stands, by identity, for the fields of a record that cannot be parsed
 
 
-def _trouble(fields: list[str] | None, header: list[str]) -> str:
+def _trouble(fields: list[str], header: list[str]) -> str:
     if fields is _BROKEN:
-        return "quotes that do not match"
+        return _BROKEN[0]
     return "too few fields" if len(fields) < len(header) else "too many fields"
 
 
-def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str] | None]]:
+def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str]]]:
     """(first line, fields) of each record; a quote that is never closed is an error that says where it opened."""
     csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
     quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE

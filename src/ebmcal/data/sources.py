@@ -64,10 +64,10 @@ def _own_name(train: Path) -> str:
 
 
 def _check_request(source: DataSource) -> None:
-    if source.task is None and source.train is None:
-        raise EbmcalError("No data was named. Give a built-in task (see `ebmcal tasks`) or a training file.")
     if source.train is None and (source.calibration or source.test):
         raise EbmcalError("A calibration or test file needs a training file beside it: give train too.")
+    if source.task is None and source.train is None:
+        raise EbmcalError("No data was named. Give a built-in task (see `ebmcal tasks`) or a training file.")
     if source.train is not None and (source.data_dir or source.hub):
         raise EbmcalError("Give either files of your own (train, …) or data_dir or hub, not both.")
     if source.data_dir is not None and source.hub:
