@@ -207,7 +207,7 @@ def test_bad_rows_to_predict_are_refused(name, calibrated_rows):
     calibrator = fit(name, *calibrated_rows(200, 3))
     with pytest.raises(EbmcalError, match="finite"):
         calibrator.predict_proba([[0.0, np.nan, 0.0]])
-    with pytest.raises(EbmcalError, match="3 classes.*2 columns"):
+    with pytest.raises(EbmcalError, match=r"3 classes.*2 columns"):
         calibrator.predict_proba([[0.0, 1.0]])
 
 

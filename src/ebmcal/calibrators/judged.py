@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 KEPT = 4096
-# Without ids, equal logits may be chance (duplicate texts, half precision): one row in twenty has to be known.
+# Without ids, equal logits may be chance: one row in twenty has to be known beyond what chance explains.
 SHARE_WITHOUT_IDS = 0.05
 
 
@@ -25,9 +25,14 @@ class FittedOnJudgedRows(UserWarning):
 
 @dataclass(frozen=True)
 class Sketch:
-    """The hashes up to `limit` that occur once: enough to tell of any hash up to `limit` whether it was there."""
+    """The hashes up to `limit`, enough to tell of any hash up to `limit` whether it was there.
+
+    `repeats` is the share of rows that are not the only ones of their kind. It is also how often another row from
+    the same source would be known by chance (Good 1953): in half precision and with two classes, nearly always.
+    """
 
     limit: int
+    repeats: float
     hashes: np.ndarray  # sorted uint64
 
     @classmethod
@@ -35,24 +40,25 @@ class Sketch:
         limit = np.iinfo(np.uint64).max
         if len(hashes) > KEPT:
             hashes = np.partition(hashes, KEPT - 1)[:KEPT]
-            limit = int(hashes.max())
-        # Rows that occur twice do not tell one row from another.
+            limit = hashes.max()
         values, counts = np.unique(hashes, return_counts=True)
-        return cls(int(limit), values[counts == 1])
+        return cls(int(limit), 1.0 - np.count_nonzero(counts == 1) / len(hashes), values)
 
     def share_among(self, hashes: np.ndarray) -> float:
-        """The share of the given hashes that are known, estimated from those up to the limit."""
+        """The share of the given hashes that are known beyond chance, estimated from those up to the limit."""
         hashes = hashes[hashes <= np.uint64(self.limit)]
-        return float(np.isin(hashes, self.hashes).mean()) if len(hashes) else 0.0
+        if not len(hashes) or self.repeats == 1.0:
+            return 0.0
+        return max(0.0, (float(np.isin(hashes, self.hashes).mean()) - self.repeats) / (1.0 - self.repeats))
 
     def to_json(self) -> dict:
         text = base64.b64encode(self.hashes.astype("<u8").tobytes()).decode("ascii")
-        return {"limit": self.limit, "hashes": text}
+        return {"limit": self.limit, "repeats": self.repeats, "hashes": text}
 
     @classmethod
     def from_json(cls, value: dict) -> "Sketch":
         hashes = np.frombuffer(base64.b64decode(value["hashes"]), dtype="<u8")
-        return cls(value["limit"], hashes.astype(np.uint64))
+        return cls(value["limit"], value["repeats"], hashes.astype(np.uint64))
 
 
 @dataclass(frozen=True)
