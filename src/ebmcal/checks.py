@@ -14,13 +14,14 @@ from ebmcal.errors import EbmcalError
 
 # Rounding to bfloat16 moves each probability by at most 2⁻⁹ of itself (cutting off: 2⁻⁸), and so their sum.
 SUM_TOLERANCE = 2.0**-8
-CHUNK_ENTRIES = 1 << 16  # 512 KB of float64: stays in the second-level cache
+# 120 KB of float64: in cache, and below the 128 KB from which malloc maps fresh pages for every temporary.
+CHUNK_ENTRIES = 15 * 1024
 
 
 def chunks(n_rows: int, n_classes: int) -> Iterator[slice]:
     """Slices of rows that hold about `CHUNK_ENTRIES` numbers each.
 
-    >>> list(chunks(5, 1 << 15))
+    >>> list(chunks(5, CHUNK_ENTRIES // 2))
     [slice(0, 2, None), slice(2, 4, None), slice(4, 5, None)]
     """
     step = max(1, CHUNK_ENTRIES // max(1, n_classes))

@@ -181,6 +181,8 @@ def _floats(array: np.ndarray) -> np.ndarray:
 def _checked_ids(ids: Sequence[Any] | None, n_rows: int) -> np.ndarray:
     if ids is None:
         return np.arange(n_rows).astype(f"U{len(str(n_rows))}")
+    if isinstance(ids, np.ndarray) and ids.dtype.kind == "U":
+        return ids
     return np.array([str(i) for i in ids], dtype=object)
 
 

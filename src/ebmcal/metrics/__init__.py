@@ -1,76 +1,67 @@
-"""Pure functions on arrays: `metric(labels, *, logits=… | probs=…)`. Skeleton: signatures first, bodies follow."""
+"""Metrics: pure functions on arrays, `metric(labels, *, logits=… | probs=…) -> float`, and what surrounds them.
 
-from dataclasses import dataclass
-from typing import Any
+`METRICS` names them, `summarize` and `bootstrap` put intervals around them, `paired_test` compares two methods.
+"""
 
-import numpy as np
+from ebmcal.metrics.bins import Bins, reliability_bins
+from ebmcal.metrics.bootstrap import FewRowsWarning, Interval, bootstrap
+from ebmcal.metrics.calibration import (
+    ece_classwise,
+    ece_classwise_debiased,
+    ece_top_label,
+    ece_top_label_debiased,
+    mce_classwise,
+    mce_top_label,
+)
+from ebmcal.metrics.classification import accuracy, macro_f1, matthews
+from ebmcal.metrics.ood import OOD_SCORES, ood_detection, ood_scores
+from ebmcal.metrics.paired import PairedTest, paired_test
+from ebmcal.metrics.registry import METRICS, Metric
+from ebmcal.metrics.scoring import brier, brier_decomposition, nll
+from ebmcal.metrics.selective import (
+    RiskCoverage,
+    accuracy_at_coverage,
+    aurc,
+    coverage_at_risk,
+    error_auroc,
+    risk_coverage,
+)
+from ebmcal.metrics.smooth import smooth_ece
+from ebmcal.metrics.summary import DEFAULT_METRICS, compute_metrics, summarize
 
-
-@dataclass(frozen=True)
-class Bins:
-    """Reliability bins as data; every array has one entry a bin, `edges` one more. Empty bins hold NaN."""
-
-    edges: np.ndarray
-    counts: np.ndarray
-    confidence: np.ndarray
-    accuracy: np.ndarray
-    low: np.ndarray  # Wilson interval of accuracy
-    high: np.ndarray
-    gap: np.ndarray  # accuracy - confidence
-
-
-@dataclass(frozen=True)
-class Interval:
-    value: float
-    low: float
-    high: float
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, float | None]: ...
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    difference: float  # metric of a minus metric of b
-    low: float
-    high: float
-    p_value: float
-    notes: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class RiskCoverage:
-    coverage: np.ndarray  # ascending, one entry a distinct score
-    risk: np.ndarray
-    thresholds: np.ndarray
-
-
-def ece_classwise(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def ece_top_label(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def ece_classwise_debiased(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def ece_top_label_debiased(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def mce_classwise(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def mce_top_label(labels, *, logits=None, probs=None, n_bins=20, binning="width") -> float: ...
-def smooth_ece(labels, *, logits=None, probs=None) -> float: ...
-def reliability_bins(
-    labels, *, logits=None, probs=None, n_bins=10, binning="width", kind="top_label", class_index=None
-) -> Bins: ...
-def nll(labels, *, logits=None, probs=None) -> float: ...
-def brier(labels, *, logits=None, probs=None) -> float: ...
-def brier_decomposition(labels, *, logits=None, probs=None, n_bins=20) -> dict[str, float]: ...
-def accuracy(labels, *, logits=None, probs=None) -> float: ...
-def macro_f1(labels, *, logits=None, probs=None) -> float: ...
-def matthews(labels, *, logits=None, probs=None) -> float: ...
-def error_auroc(labels, *, logits=None, probs=None, scores=None) -> float: ...
-def risk_coverage(labels, *, logits=None, probs=None, scores=None) -> RiskCoverage: ...
-def aurc(labels, *, logits=None, probs=None, scores=None) -> float: ...
-def accuracy_at_coverage(labels, *, logits=None, probs=None, scores=None, coverage=0.8) -> float: ...
-def coverage_at_risk(labels, *, logits=None, probs=None, scores=None, risk=0.05) -> float: ...
-def ood_scores(kind, *, logits=None, probs=None, energies=None) -> np.ndarray: ...
-def ood_detection(in_scores, out_scores) -> dict[str, float]: ...
-def bootstrap(metric, labels, *, logits=None, probs=None, n_resamples=1000, seed=0, level=0.95, **options) -> Interval: ...
-def paired_test(
-    metric, labels, probs_a, probs_b, *, n_resamples=1000, seed=0, level=0.95, **options
-) -> PairedTest: ...
-def summarize(predictions, metrics=(), n_resamples=1000, seed=0) -> dict[str, Interval]: ...
-def compute_metrics(eval_prediction: Any) -> dict[str, float]: ...
+__all__ = [
+    "DEFAULT_METRICS",
+    "METRICS",
+    "OOD_SCORES",
+    "Bins",
+    "FewRowsWarning",
+    "Interval",
+    "Metric",
+    "PairedTest",
+    "RiskCoverage",
+    "accuracy",
+    "accuracy_at_coverage",
+    "aurc",
+    "bootstrap",
+    "brier",
+    "brier_decomposition",
+    "compute_metrics",
+    "coverage_at_risk",
+    "ece_classwise",
+    "ece_classwise_debiased",
+    "ece_top_label",
+    "ece_top_label_debiased",
+    "error_auroc",
+    "macro_f1",
+    "matthews",
+    "mce_classwise",
+    "mce_top_label",
+    "nll",
+    "ood_detection",
+    "ood_scores",
+    "paired_test",
+    "reliability_bins",
+    "risk_coverage",
+    "smooth_ece",
+    "summarize",
+]

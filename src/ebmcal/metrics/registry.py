@@ -1,0 +1,109 @@
+"""`METRICS`: every metric of one number by name, with what the rest of ebmcal has to know about it.
+
+Adding one is a function, an entry here and a test. Display names say which calibration error a number is.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebmcal.errors import unknown_name
+from ebmcal.metrics import binned, calibration, classification, scoring, selective, smooth
+from ebmcal.metrics.sums import Sums
+
+N_BINS = 20
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function `(labels, *, logits= | probs=, **options) -> float` and what is known about it."""
+
+    function: Callable[..., float]
+    title: str  # may hold {bins}
+    higher_is_better: bool
+    sums: Callable[..., Sums | None] | None = None  # (labels, probs, **options), for quick resampling
+    bounds: tuple[float, float] = (0.0, 1.0)
+    binned: bool = False
+    noisy_upwards: bool = False  # noise alone raises it, as it does every calibration error
+    ranks: bool = False  # orders rows by a score; its sums take max_levels=
+
+    @property
+    def display(self) -> str:
+        """The name to print, with default options.
+
+        >>> METRICS["ece_classwise"].display
+        'ECE class-wise (20 bins)'
+        """
+        return self.display_with()
+
+    def display_with(self, n_bins: int = N_BINS, binning: str = "width", **options: Any) -> str:
+        """The name to print, with these options."""
+        return self.title.format(bins=f"{n_bins} {'equal-mass ' if binning == 'mass' else ''}bins")
+
+
+def metric(name_or_function: str | Callable[..., float]) -> Metric:
+    """The metric of a name, or one made of a function `(labels, *, probs) -> float`.
+
+    >>> metric("nll").higher_is_better
+    False
+    """
+    if callable(name_or_function):
+        known = (m for m in METRICS.values() if m.function is name_or_function)
+        title = getattr(name_or_function, "__name__", "metric")
+        return next(known, Metric(name_or_function, title, higher_is_better=True, bounds=(-np.inf, np.inf)))
+    if name_or_function not in METRICS:
+        raise unknown_name("metric", str(name_or_function), METRICS)
+    return METRICS[name_or_function]
+
+
+def _width_only(sums: Callable[..., Sums], kind: str) -> Callable[..., Sums | None]:
+    """Equal-mass bins move with the resample, so there are no sums to reuse: None."""
+
+    def build(labels: np.ndarray, probs: np.ndarray, n_bins: int = N_BINS, binning: str = "width") -> Sums | None:
+        return sums(labels, probs, kind=kind, n_bins=n_bins, binning=binning) if binning == "width" else None
+
+    return build
+
+
+def _calibration_error(function: Callable[..., float], title: str, sums: Callable[..., Sums], kind: str) -> Metric:
+    return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=True)
+
+
+METRICS: dict[str, Metric] = {
+    "accuracy": Metric(classification.accuracy, "accuracy", True, classification.accuracy_sums),
+    "macro_f1": Metric(classification.macro_f1, "macro F1", True, classification.macro_f1_sums),
+    "matthews": Metric(
+        classification.matthews, "Matthews correlation", True, classification.matthews_sums, bounds=(-1.0, 1.0)
+    ),
+    "ece_classwise": _calibration_error(calibration.ece_classwise, "ECE class-wise ({bins})", binned.ece_sums, "class"),
+    "ece_top_label": _calibration_error(
+        calibration.ece_top_label, "ECE top-label ({bins})", binned.ece_sums, "top_label"
+    ),
+    "ece_classwise_debiased": _calibration_error(
+        calibration.ece_classwise_debiased, "ECE class-wise, debiased ({bins})", binned.debiased_sums, "class"
+    ),
+    "ece_top_label_debiased": _calibration_error(
+        calibration.ece_top_label_debiased, "ECE top-label, debiased ({bins})", binned.debiased_sums, "top_label"
+    ),
+    "mce_classwise": _calibration_error(calibration.mce_classwise, "MCE class-wise ({bins})", binned.mce_sums, "class"),
+    "mce_top_label": _calibration_error(
+        calibration.mce_top_label, "MCE top-label ({bins})", binned.mce_sums, "top_label"
+    ),
+    "smooth_ece": Metric(smooth.smooth_ece, "smooth ECE top-label", False, smooth.smooth_ece_sums, noisy_upwards=True),
+    "nll": Metric(scoring.nll, "NLL", False, scoring.nll_sums, bounds=(0.0, np.inf)),
+    "brier": Metric(scoring.brier, "Brier", False, scoring.brier_sums, bounds=(0.0, 2.0)),
+    "aurc": Metric(selective.aurc, "AURC", False, selective.aurc_sums, ranks=True),
+    "error_auroc": Metric(selective.error_auroc, "AUROC for errors", True, selective.error_auroc_sums, ranks=True),
+    "accuracy_at_coverage": Metric(
+        selective.accuracy_at_coverage,
+        "accuracy at 80% coverage",
+        True,
+        selective.accuracy_at_coverage_sums,
+        ranks=True,
+    ),
+    "coverage_at_risk": Metric(
+        selective.coverage_at_risk, "coverage at 5% risk", True, selective.coverage_at_risk_sums, ranks=True
+    ),
+}
