@@ -1,0 +1,135 @@
+"""What stands on the page: the material of a report as tables, pictures and examples, ready for the template."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ebmcal.plots.reliability import labelled_rows
+from ebmcal.report.model_figures import model_figures
+from ebmcal.report.overview import overview
+from ebmcal.report.picture import Picture
+from ebmcal.report.reading import Material, Subject
+from ebmcal.tables import Table, list_test_sets, paired_table, seed_table, summary_table
+from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
+from ebmcal.tables.nested import nested_tables, record_table
+
+SUMMARY_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
+
+
+@dataclass(frozen=True)
+class Model:
+    """One trained model on the page."""
+
+    name: str
+    pictures: list[Picture]
+    examples: list[EnergyExample]
+    baseline: str | None  # whose posteriors stand before the arrow
+
+
+@dataclass(frozen=True)
+class Method:
+    """A method on the page: its models, one a seed."""
+
+    name: str
+    anchor: str
+    models: list[Model]
+
+
+def build_page(material: Material) -> dict[str, Any]:
+    """Everything the template shows, by the names it uses."""
+    document = with_rows(material)
+    sets = list_test_sets(document)
+    noise = document.get("noise")
+    return {
+        "title": material.title,
+        "facts": _facts(document, material.subjects),
+        "missing": material.missing,
+        "summaries": [summary_table(document, test_set=name) for name in sets],
+        "seeds": [seed_table(document, test_set=name) for name in sets],
+        "paired": paired_table(document),
+        "overview": overview(material.subjects),
+        "methods": _methods(material.subjects),
+        "noise_tables": nested_tables(noise, "Noise") if isinstance(noise, Mapping) else [],
+        "noise_examples": noise_examples(material.noise_records),
+        "data_tables": _nested(document, "data", "Data"),
+        "training": _training(document),
+        "versions": _nested(document, "versions", "Versions"),
+        "config": material.config,
+    }
+
+
+def with_rows(material: Material) -> Mapping[str, Any]:
+    """The document, or one made here from the predictions where it has no rows yet."""
+    if material.document.get("rows"):
+        return material.document
+    rows = [_measured(subject, split) for subject in material.subjects for split in subject.test_sets()]
+    return {**material.document, "rows": [row for row in rows if row]}
+
+
+def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
+    from ebmcal.metrics import summarize
+
+    rows = labelled_rows(subject.splits[split])
+    if rows is None:
+        return None
+    found = {name: interval.to_json() for name, interval in summarize(rows, SUMMARY_METRICS, n_resamples=200).items()}
+    return {"method": subject.method, "seed": subject.seed, "test_set": split, "n_rows": rows.n_rows, "metrics": found}
+
+
+def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tuple[str, str]]:
+    """Name and value of what identifies the run, unknown ones left out."""
+    labels = document.get("label_names") or next((r.label_names for s in subjects for r in s.splits.values()), ())
+    rows = {split: r.n_rows for s in subjects for split, r in s.test_sets().items()}
+    facts = {
+        "Encoder": document.get("encoder"),
+        "Noise language model": document.get("noise_lm"),
+        "Methods": ", ".join(dict.fromkeys(s.method for s in subjects)),
+        "Seeds": ", ".join(str(seed) for seed in document.get("seeds") or _seeds(subjects)),
+        "Labels": ", ".join(map(str, labels)),
+        "Test texts": ", ".join(f"{n:,}" + (f" ({split})" if len(rows) > 1 else "") for split, n in rows.items()),
+    }
+    return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def _seeds(subjects: Sequence[Subject]) -> list[int]:
+    return sorted({subject.seed for subject in subjects if subject.seed is not None})
+
+
+def _methods(subjects: Sequence[Subject]) -> list[Method]:
+    names = list(dict.fromkeys(subject.method for subject in subjects))
+    return [
+        Method(
+            name, f"method-{i}", [_model(s, subjects, f"m{i}s{j}") for j, s in enumerate(subjects) if s.method == name]
+        )
+        for i, name in enumerate(names)
+    ]
+
+
+def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
+    baseline = _baseline(subject, subjects)
+    main = next(iter(subject.test_sets()), None)
+    examples: list[EnergyExample] = []
+    if main is not None:
+        examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
+    label = subject.name if subject.seed is None else f"Seed {subject.seed}"
+    return Model(label, model_figures(subject, baseline, key), examples, baseline.method if baseline else None)
+
+
+def _baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:
+    """The baseline of the same seed; among prediction files without one of that name, the first."""
+    named = [s for s in subjects if s.method == "baseline" and s.seed == subject.seed]
+    found = named or ([subjects[0]] if subject.seed is None else [])
+    return found[0] if found and found[0] is not subject else None
+
+
+def _nested(document: Mapping[str, Any], part: str, title: str) -> list[Table]:
+    value = document.get(part)
+    return nested_tables(value, title) if isinstance(value, Mapping) and value else []
+
+
+def _training(document: Mapping[str, Any]) -> Table | None:
+    cells = document.get("training")
+    known = (
+        {name: cell for name, cell in cells.items() if isinstance(cell, Mapping)} if isinstance(cells, Mapping) else {}
+    )
+    return record_table(known, "Training", "Model") if known else None

@@ -1,0 +1,53 @@
+"use strict";
+// Tables sort by their headings: a click or Enter, up first, then down. Numbers by value, empty cells always last.
+(() => {
+  const collator = new Intl.Collator(undefined, { numeric: true, sensitivity: "base" });
+
+  const keyOf = (row, index) => {
+    const cell = row.cells[index];
+    const text = cell.textContent.trim();
+    if (cell.dataset.value !== undefined) return { number: Number(cell.dataset.value), text };
+    return { number: null, text: text === "–" ? "" : text };
+  };
+
+  const compare = (a, b, sign) => {
+    if (a.number !== null && b.number !== null) return sign * (a.number - b.number);
+    if (a.number !== null || b.number !== null) return a.number !== null ? -1 : 1;
+    if (!a.text || !b.text) return a.text ? -1 : b.text ? 1 : 0;
+    return sign * collator.compare(a.text, b.text);
+  };
+
+  const sortBy = (table, heading) => {
+    const index = heading.cellIndex;
+    const downwards = heading.getAttribute("aria-sort") === "ascending";
+    for (const other of heading.parentNode.cells) other.removeAttribute("aria-sort");
+    heading.setAttribute("aria-sort", downwards ? "descending" : "ascending");
+    const body = table.tBodies[0];
+    const keyed = [...body.rows].map((row) => [keyOf(row, index), row]);
+    keyed.sort((a, b) => compare(a[0], b[0], downwards ? -1 : 1));
+    body.append(...keyed.map((pair) => pair[1]));
+    table.classList.add("sorted");
+  };
+
+  for (const table of document.querySelectorAll("table[data-sortable]")) {
+    for (const heading of table.tHead.rows[0].cells) {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(...heading.childNodes);
+      button.addEventListener("click", () => sortBy(table, heading));
+      heading.append(button);
+    }
+  }
+
+  // A link into a folded part opens it; paper has no folds.
+  const openAround = (element) => {
+    for (let node = element; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
+  };
+  addEventListener("hashchange", () => openAround(document.getElementById(location.hash.slice(1))));
+  let closed = [];
+  addEventListener("beforeprint", () => {
+    closed = [...document.querySelectorAll("details:not([open])")];
+    for (const part of closed) part.open = true;
+  });
+  addEventListener("afterprint", () => closed.forEach((part) => (part.open = false)));
+})();

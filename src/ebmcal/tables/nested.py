@@ -1,0 +1,84 @@
+"""Nested dictionaries of counts and settings as tables: what `metrics.json` holds in free form."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from ebmcal.tables.table import Column, Entry, Row, Table
+
+
+def nested_tables(data: Mapping[str, Any], title: str = "") -> list[Table]:
+    """One table of the plain entries, then one for each inner dictionary.
+
+    A dictionary of dictionaries (counts of each split) becomes a matrix, its inner keys down and its outer across.
+
+    >>> [t.title for t in nested_tables({"rows": 3, "splits": {"train": {"rows": 2}, "test": {"rows": 1}}}, "Data")]
+    ['Data', 'Splits']
+    """
+    inner = {key: value for key, value in data.items() if isinstance(value, Mapping) and value}
+    plain = {key: value for key, value in data.items() if key not in inner}
+    tables = [_facts(plain, title)] if plain else []
+    for key, value in inner.items():
+        is_matrix = len(value) > 1 and all(isinstance(part, Mapping) for part in value.values())
+        tables.append((_matrix if is_matrix else _facts)(value, readable(key).capitalize()))
+    return tables
+
+
+def record_table(records: Mapping[str, Mapping[str, Any]], title: str, first: str) -> Table:
+    """A row for each record, a column for each key; `first` heads the names.
+
+    >>> [c.title for c in record_table({"a-seed1": {"noise_rounds": 2}}, "Training", "Model").columns]
+    ['Model', 'noise rounds']
+    """
+    flat = {name: flatten(record) for name, record in records.items()}
+    keys = list(dict.fromkeys(key for record in flat.values() for key in record))
+    columns = (Column("name", first), *(Column(key, key) for key in keys))
+    rows = tuple(Row((Entry(name), *(_entry(record.get(key)) for key in keys))) for name, record in flat.items())
+    return Table(title, columns, rows)
+
+
+def readable(key: str) -> str:
+    """A key as words.
+
+    >>> readable("also_in_train")
+    'also in train'
+    """
+    return str(key).replace("_", " ")
+
+
+def flatten(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Inner keys joined to outer ones.
+
+    >>> flatten({"a_b": {"c": 1}, "d": [1, 2]})
+    {'a b: c': 1, 'd': [1, 2]}
+    """
+    flat: dict[str, Any] = {}
+    for key, value in data.items():
+        name = f"{before}: {key}" if before else readable(key)
+        if isinstance(value, Mapping) and value:
+            flat |= flatten(value, name)
+        else:
+            flat[name] = value
+    return flat
+
+
+def _facts(data: Mapping[str, Any], title: str) -> Table:
+    rows = tuple(Row((Entry(name), _entry(value))) for name, value in flatten(data).items())
+    return Table(title, (Column("what", "What"), Column("value", "Value", digits=4)), rows)
+
+
+def _matrix(data: Mapping[str, Mapping[str, Any]], title: str) -> Table:
+    flat = {name: flatten(part) for name, part in data.items()}
+    names = list(dict.fromkeys(key for part in flat.values() for key in part))
+    columns = (Column("what", "What"), *(Column(str(name), readable(name), digits=4) for name in flat))
+    rows = tuple(Row((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names)
+    return Table(title, columns, rows)
+
+
+def _entry(value: Any) -> Entry:
+    if value is None or (isinstance(value, (int, float, str)) and not isinstance(value, bool)):
+        return Entry(value)
+    if isinstance(value, bool):
+        return Entry("yes" if value else "no")
+    if isinstance(value, (list, tuple)):
+        return Entry(", ".join(map(str, value)) or None)
+    return Entry(str(value) if value else None)

@@ -1,0 +1,132 @@
+"""The rows of a `metrics.json` document, checked and grouped: which methods, which test sets, mean over seeds.
+
+A document may be half finished: a part that is not there yet is empty here, and only a part of the wrong kind is an
+error. A row that carries "error" instead of "metrics" is a cell that failed.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from ebmcal.errors import EbmcalError
+from ebmcal.tables.table import Column, Entry
+
+Document = Mapping[str, Any]
+Key = tuple[str, str | None]  # method, post-hoc step
+FAILED = "failed"
+METHOD_ORDER = ("baseline", "poscal", "poscal-kl", "scalar", "hidden", "sharp-hidden")
+MAIN_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
+
+
+def check_document(document: Any, where: str = "metrics.json") -> Document:
+    """The document itself, or an error that names what in it is not as it should be."""
+    if not isinstance(document, Mapping):
+        raise _damaged(where, f"it holds a {type(document).__name__}, not an object")
+    for part in ("rows", "paired"):
+        if not isinstance(document.get(part) or [], list):
+            raise _damaged(where, f"{part!r} is a {type(document[part]).__name__}, not a list")
+    for index, row in enumerate(document.get("rows") or []):
+        _check_row(row, f"{where}: rows[{index}]")
+    return document
+
+
+def row_name(key: Key) -> str:
+    """How a method with its post-hoc step is called in tables.
+
+    >>> row_name(("hidden", "temperature (dev)")), row_name(("hidden", None))
+    ('hidden + temperature (dev)', 'hidden')
+    """
+    method, posthoc = key
+    return f"{method} + {posthoc}" if posthoc else method
+
+
+def method_rank(method: str) -> tuple[int, str]:
+    """A sort key: the methods in the paper's order, then others by name."""
+    known = METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
+    return known, method
+
+
+def posthoc_rank(posthoc: str | None) -> tuple[bool, str]:
+    """A sort key: none, then those fitted on the training split, then those fitted on the calibration split (dev)."""
+    return "(dev)" in (posthoc or ""), posthoc or ""
+
+
+def list_test_sets(document: Document) -> list[str]:
+    """The test sets of a document, in the order they appear.
+
+    >>> list_test_sets({"rows": [{"method": "a", "test_set": "test"}, {"method": "b"}]})
+    ['test']
+    """
+    return list(dict.fromkeys(row.get("test_set", "test") for row in document.get("rows") or []))
+
+
+def results(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
+    """(method, post-hoc) → its rows, one a seed; methods in the paper's order, each plain first."""
+    found: dict[Key, list[Mapping]] = {}
+    for row in document.get("rows") or []:
+        if row.get("test_set", "test") == test_set:
+            found.setdefault((row["method"], row.get("posthoc")), []).append(row)
+    return dict(sorted(found.items(), key=lambda item: (method_rank(item[0][0]), posthoc_rank(item[0][1]))))
+
+
+def metric_names(rows: Iterable[Mapping]) -> list[str]:
+    """Every metric that appears, the main ones first."""
+    seen = dict.fromkeys(name for row in rows for name in row.get("metrics") or {})
+    return [name for name in MAIN_METRICS if name in seen] + [name for name in seen if name not in MAIN_METRICS]
+
+
+def heading(metric: str, group: str = "") -> Column:
+    """The column of a metric: its display name and which way is better, from `ebmcal.metrics.METRICS`."""
+    from ebmcal.metrics import METRICS
+
+    known = METRICS.get(metric)
+    if known is None:
+        return Column(metric, metric.replace("_", " "), group=group)
+    return Column(metric, known.display, better=1 if known.higher_is_better else -1, group=group)
+
+
+def figure(row: Mapping, metric: str) -> Entry:
+    """One figure of one row, with its interval."""
+    if row.get("error"):
+        return Entry(FAILED)
+    stored = (row.get("metrics") or {}).get(metric)
+    if isinstance(stored, Mapping):
+        return Entry(_finite(stored.get("value")), low=_finite(stored.get("low")), high=_finite(stored.get("high")))
+    return Entry(_finite(stored))
+
+
+def mean_figure(rows: Iterable[Mapping], metric: str) -> Entry:
+    """Mean over seeds with their sample standard deviation; a single seed keeps its bootstrap interval instead.
+
+    >>> mean_figure([{"metrics": {"nll": 0.4}}, {"metrics": {"nll": 0.5}}], "nll").text()
+    '0.450 ± 0.071'
+    """
+    entries = [figure(row, metric) for row in rows]
+    found = [entry for entry in entries if entry.number is not None]
+    if len(found) > 1:
+        values = [entry.number for entry in found]
+        return Entry(statistics.fmean(values), spread=statistics.stdev(values))
+    if found:
+        return found[0]
+    return Entry(FAILED) if any(entry.value == FAILED for entry in entries) else Entry()
+
+
+def _check_row(row: Any, where: str) -> None:
+    if not isinstance(row, Mapping) or not isinstance(row.get("method"), str):
+        raise _damaged(where, "a row must be an object with a 'method'")
+    figures = row.get("metrics") or {}
+    if not isinstance(figures, Mapping):
+        raise _damaged(where, f"'metrics' is a {type(figures).__name__}, not an object")
+    for name, stored in figures.items():
+        value = stored.get("value") if isinstance(stored, Mapping) else stored
+        if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+            raise _damaged(where, f"{name!r} is {value!r}, not a number")
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
+
+
+def _damaged(where: str, what: str) -> EbmcalError:
+    return EbmcalError(f"{where} is damaged: {what}. Run `ebmcal run` again with the same output folder to rewrite it.")

@@ -1,0 +1,146 @@
+"""A table as data: columns, rows of entries, and which entry of a column is the best one.
+
+Made by `summary` and `examples`, turned into text by `render` and into HTML by `ebmcal.report`. Nothing here knows
+about metrics: a column says by itself whether more or less is better.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+EMPTY = "–"
+Value = float | int | str | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading. `better` is +1 when more is better, -1 when less is, 0 when nothing is to be marked.
+
+    `group` is a heading over several columns (a data set); `digits` are shown after the point.
+    """
+
+    key: str
+    title: str
+    better: int = 0
+    group: str = ""
+    digits: int = 3
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One figure or word: with a spread over seeds, or an interval, or neither.
+
+    >>> Entry(0.8312, spread=0.004).text(), Entry(0.8312, low=0.81, high=0.85).text(), Entry(None).text()
+    ('0.831 ± 0.004', '0.831 [0.810, 0.850]', '–')
+    """
+
+    value: Value = None
+    spread: float | None = None
+    low: float | None = None
+    high: float | None = None
+    best: bool = False
+
+    @property
+    def number(self) -> float | None:
+        """The value where it is a finite number."""
+        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
+        return float(self.value) if is_number and math.isfinite(self.value) else None
+
+    def text(self, digits: int = 3) -> str:
+        """Everything: the value and how sure it is."""
+        return f"{self.main(digits)} {self.extra(digits)}".rstrip()
+
+    def main(self, digits: int = 3) -> str:
+        """The value alone."""
+        if self.number is None:
+            return self.value if isinstance(self.value, str) and self.value else EMPTY
+        return format_number(self.value, digits)
+
+    def extra(self, digits: int = 3) -> str:
+        """How sure the value is, where that is known."""
+        if self.number is not None and self.spread is not None:
+            return f"± {format_number(self.spread, digits)}"
+        if self.number is not None and self.low is not None and self.high is not None:
+            return f"[{format_number(self.low, digits)}, {format_number(self.high, digits)}]"
+        return ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """Entries in column order. Rows with `contest` off are never marked best; a new `section` gets a rule above it."""
+
+    entries: tuple[Entry, ...]
+    section: str = ""
+    contest: bool = True
+
+
+@dataclass(frozen=True)
+class Table:
+    """What every renderer takes."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...] = ()
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def has_groups(self) -> bool:
+        return any(column.group for column in self.columns)
+
+    def column(self, key: str) -> list[Entry]:
+        """The entries of one column, top to bottom."""
+        index = [column.key for column in self.columns].index(key)
+        return [row.entries[index] for row in self.rows]
+
+
+def format_number(value: float, digits: int = 3) -> str:
+    """A fixed number of digits, no minus zero; whole numbers stay whole.
+
+    >>> format_number(-0.0001), format_number(12), format_number(float("nan"))
+    ('0.000', '12', '–')
+    """
+    if isinstance(value, int):
+        return str(value)
+    if not math.isfinite(value):
+        return EMPTY
+    shown = f"{value:.{digits}f}"
+    return shown.removeprefix("-") if float(shown) == 0 else shown
+
+
+def mark_best(table: Table) -> Table:
+    """The same table with the best entry of each column marked.
+
+    Entries that read the same after rounding share the mark; where all of them read the same, or there is only one,
+    nobody has won and nothing is marked.
+    """
+    winners = [_winners(table, index) for index in range(len(table.columns))]
+    rows = [
+        replace(row, entries=tuple(replace(e, best=n in winners[i]) for i, e in enumerate(row.entries)))
+        for n, row in enumerate(table.rows)
+    ]
+    return replace(table, rows=tuple(rows))
+
+
+def groups(columns: Sequence[Column]) -> Iterable[tuple[str, int]]:
+    """Runs of columns under the same group heading: (heading, number of columns).
+
+    >>> list(groups([Column("m", ""), Column("a", "acc", group="RTE"), Column("e", "ECE", group="RTE")]))
+    [('', 1), ('RTE', 2)]
+    """
+    runs: list[list] = []
+    for column in columns:
+        if runs and runs[-1][0] == column.group:
+            runs[-1][1] += 1
+        else:
+            runs.append([column.group, 1])
+    return [(name, length) for name, length in runs]
+
+
+def _winners(table: Table, index: int) -> set[int]:
+    column = table.columns[index]
+    numbers = {n: row.entries[index].number for n, row in enumerate(table.rows) if row.contest}
+    shown = {n: round(value, column.digits) for n, value in numbers.items() if value is not None}
+    if not column.better or len(set(shown.values())) < 2:
+        return set()
+    best = max(shown.values(), key=lambda value: value * column.better)
+    return {n for n, value in shown.items() if value == best}
