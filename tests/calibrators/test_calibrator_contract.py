@@ -266,6 +266,15 @@ def test_an_unknown_name_gets_a_guess():
         make_calibrator("temprature")
 
 
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [("platt:n_bins=3", "Unknown setting of Platt 'n_bins'"), ("scaling-binning:n_bins", "no value for 'n_bins'")],
+)
+def test_settings_in_a_name_are_checked(spec, words):
+    with pytest.raises(EbmcalError, match=words):
+        make_calibrator(spec)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     name=st.sampled_from(NAMES),

@@ -56,7 +56,7 @@ class Calibrator:
     def fit_predictions(self, predictions: Predictions) -> "Calibrator":
         """Learn from the labelled rows of `Predictions`; also remembers their ids and the label names."""
         rows = predictions.labelled()
-        return self._fit_rows(_logits_in(rows), rows.labels, ids=rows.ids, label_names=list(rows.label_names))
+        return self._fit_rows(logits_in(rows), rows.labels, ids=rows.ids, label_names=list(rows.label_names))
 
     def apply(self, predictions: Predictions) -> Predictions:
         """The same rows with calibrated probabilities; `meta["calibrator"]` says by what.
@@ -65,7 +65,7 @@ class Calibrator:
         """
         self._require_fitted()
         self._require_labels(predictions.label_names)
-        logits = _logits_in(predictions)
+        logits = logits_in(predictions)
         known = predictions.labels >= 0
         if known.any():
             warn_if_judged(self.fitted_on_, logits[known], None if predictions.ids is None else predictions.ids[known])
@@ -196,5 +196,6 @@ def _checked_logits(logits: Any) -> np.ndarray:
     return logits
 
 
-def _logits_in(predictions: Predictions) -> np.ndarray:
+def logits_in(predictions: Predictions) -> np.ndarray:
+    """The logits `[n, C]` of `Predictions`, or its log-probabilities where it has probabilities only."""
     return logits_of(predictions.probs) if predictions.logits is None else predictions.logits

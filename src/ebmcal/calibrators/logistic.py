@@ -36,7 +36,7 @@ def sigmoid(x: np.ndarray) -> np.ndarray:
     return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
 
 
-def fit_logistic(features: np.ndarray, targets: np.ndarray, tolerance: float = 1e-5) -> np.ndarray:
+def fit_logistic(features: np.ndarray, targets: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
     """Weights `[d + 1]`, intercept last, minimising the cross-entropy of sigmoid(w · x + b) with targets in (0, 1).
 
     `features` is `[d, n]`; they are brought to unit scale first, so that saturated log-odds cost no precision.

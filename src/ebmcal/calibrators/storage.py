@@ -25,7 +25,7 @@ def load_calibrator(path: str | Path) -> Calibrator:
 
 def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:
     """Store a fitted calibrator in a model folder, in place of one that is there; returns the file."""
-    path = _model_folder(model_dir) / FILE_NAME
+    path = model_folder(model_dir) / FILE_NAME
     files.write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)})
     return path
 
@@ -50,7 +50,7 @@ def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
     """
     if not isinstance(calibrator, TemperatureScaling):
         raise EbmcalError(f"Only temperature can be folded into a model, not {calibrator.name}. Leave out --fold.")
-    folder = _model_folder(model_dir)
+    folder = model_folder(model_dir)
     value = calibrator.to_json()
     names = fold(folder, calibrator.temperature_, calibrator.n_classes_)
     files.write_json(folder / FOLDED_NAME, value)
@@ -58,7 +58,8 @@ def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
     return names
 
 
-def _model_folder(model_dir: str | Path) -> Path:
+def model_folder(model_dir: str | Path) -> Path:
+    """The folder, checked: it has to hold a model."""
     folder = Path(model_dir)
     if not (folder / "config.json").is_file():
         raise EbmcalError(
