@@ -94,7 +94,7 @@ def test_mnli_rows_without_agreement_are_set_aside(tmp_path):
     dev.write_text(dev.read_text().replace("neutral", "-", 1))
     data = load_data(DataSource(task="mnli", data_dir=tmp_path), tmp_path / "c")
     assert len(data.splits["train"]) == 29
-    assert data.audit["files"]["train"]["labelled_rows"] == 29
+    assert data.audit["files"]["train"]["missing_labels"] == {"count": 1, "first_rows": [1]}
 
 
 def hub_table(name: str, n: int) -> pa.Table:

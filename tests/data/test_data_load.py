@@ -3,6 +3,8 @@
 import csv
 import json
 import pickle
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -173,7 +175,7 @@ def test_fingerprint_follows_texts_labels_and_order(tmp_path):
 def test_texts_over_many_batches(tmp_path):
     rows = [(f"text {i}", i % 2) for i in range(10_000)] + [("long " * 20_000, 1)] * 60
     texts = load_texts(write_csv(tmp_path / "a.csv", rows), tmp_path / "cache", label_column="label")
-    assert len(texts._batches) > 3
+    assert len(texts.file._batches) > 3
     wanted = [10_050, 1, 9_999, 4096, 4095, 1]
     assert texts.rows(wanted) == [(rows[i][0], None) for i in wanted]
     assert [row for batch in texts.batches(1000) for row, _ in batch] == [text for text, _ in rows]
@@ -228,3 +230,43 @@ def test_a_cache_that_cannot_be_written_is_explained(five, tmp_path):
         aside.write_text("a file where the folder should be")
     with pytest.raises(EbmcalError, match="Could not write"):
         load(five, tmp_path / "cache")
+
+
+def test_a_full_disk_is_explained_and_the_same_call_goes_on(five, tmp_path):
+    code = """
+import resource, signal, sys
+from pathlib import Path
+from ebmcal.data import DataSource, load_data
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (2000, resource.RLIM_INFINITY))
+try:
+    load_data(DataSource(train=Path(sys.argv[1])), Path(sys.argv[2]))
+except Exception as error:
+    print(type(error).__name__, error)
+resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+print(len(load_data(DataSource(train=Path(sys.argv[1])), Path(sys.argv[2])).splits["train"]))
+"""
+    command = [sys.executable, "-c", code, str(five), str(tmp_path / "cache")]
+    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert said.startswith("EbmcalError Could not write")
+    assert said.endswith("400\n")
+
+
+def test_two_processes_may_make_the_same_cache(five, tmp_path):
+    code = "import sys; from ebmcal.data import *; d = load_data(DataSource(train=sys.argv[1]), sys.argv[2])"
+    command = [sys.executable, "-c", code + "; print(d.fingerprint)", str(five), str(tmp_path / "cache")]
+    both = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    said = {process.communicate()[0].strip() for process in both}
+    assert said == {load(five, tmp_path / "cache").fingerprint}
+    assert sorted(path.suffix for path in (tmp_path / "cache").iterdir()) == [".arrow", ".json"]
+
+
+@pytest.mark.slow
+def test_memory_does_not_grow_with_the_texts(tmp_path):
+    script = Path(__file__).parents[2] / "benchmarks" / "data_memory.py"
+    command = [sys.executable, str(script), "--rows", "20000", "300000", "--json", str(tmp_path / "figures.json")]
+    subprocess.run(command, check=True, capture_output=True)
+    small, large = json.loads((tmp_path / "figures.json").read_text())
+    grown = large["first"]["private_peak_mb"] - small["first"]["private_peak_mb"]
+    assert grown < (large["file_mb"] - small["file_mb"]) * 1.5  # numbers of a row only; texts in lists would be 5 times
+    assert grown < 45

@@ -26,10 +26,14 @@ def _counted(split: Texts, chosen: np.ndarray) -> dict:
 
 def _duplicates(split: Texts) -> dict:
     """Rows whose text came before in the split, and texts that came with more than one label."""
-    _, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
-    again = np.ones(len(split), dtype=bool)
-    again[first] = False
-    differing = again & (split.labels != split.labels[first[inverse]]) if len(split) else again
+    order = np.argsort(split.keys, kind="stable")  # equal texts side by side, the first of them first
+    new = np.ones(len(split), dtype=bool)
+    new[1:] = split.keys[order[1:]] != split.keys[order[:-1]]
+    again, differing = np.zeros(len(split), dtype=bool), np.zeros(len(split), dtype=bool)
+    repeats = np.flatnonzero(~new)
+    firsts = np.flatnonzero(new)[np.cumsum(new)[repeats] - 1]
+    again[order[repeats]] = True
+    differing[order[repeats]] = split.labels[order[repeats]] != split.labels[order[firsts]]
     return {"duplicates": _counted(split, again), "duplicates_with_another_label": _counted(split, differing)}
 
 

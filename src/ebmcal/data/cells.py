@@ -40,7 +40,7 @@ def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     label = as_text(value, column, place, tally).strip()
-    return _WHOLE_FLOAT.sub(r"\1", label) or None
+    return (_WHOLE_FLOAT.sub(r"\1", label) if "." in label else label) or None
 
 
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")

@@ -54,7 +54,8 @@ def classes_of(part: StoredPart, mapping: dict[str, int], what: str, who: str = 
 
 def check_seen(train: np.ndarray, other: np.ndarray, ids: np.ndarray, names: tuple[str, ...], what: str) -> None:
     """Raise when a split holds a class that training does not, saying which, how often and where first."""
-    unseen = np.setdiff1d(other, train)
+    counts = [np.bincount(classes, minlength=len(names)) for classes in (train, other)]
+    unseen = np.flatnonzero((counts[0] == 0) & (counts[1] > 0))
     if len(unseen):
         entries = [_entry(names[c], np.flatnonzero(other == c), ids) for c in unseen]
         raise EbmcalError(

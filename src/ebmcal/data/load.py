@@ -12,6 +12,7 @@ from ebmcal.data.rows import Columns
 from ebmcal.data.sources import DataSource, Plan, plan_data
 from ebmcal.data.splits import halves, stratified_split, stratified_subset
 from ebmcal.data.store import StoredPart, store_part
+from ebmcal.data.tally import FIRST
 from ebmcal.data.texts import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.files import fingerprint
@@ -49,7 +50,9 @@ def load_data(source: DataSource, cache_dir: Path) -> TaskData:
     splits = _splits(labelled, source.split_seed)
     _check_splits(splits, names)
     splits = {name: _limited(name, split, source) for name, split in splits.items()}
-    audit = _audit(splits, names, stored, labelled)
+    audit = {"files": _file_records(stored, labelled)}
+    del stored, labelled  # their arrays are as large as those of the splits, and the audit sorts
+    audit["splits"] = _split_records(splits, names)
     return TaskData(plan.name, plan.metric, names, splits["train"].is_pair, splits, audit)
 
 
@@ -146,14 +149,20 @@ def _limited(name: str, split: Texts, source: DataSource) -> Texts:
     return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed, every_class))
 
 
-def _audit(splits: dict[str, Texts], names: tuple[str, ...], stored: dict, labelled: dict) -> dict:
+def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> dict:
+    records = {}
+    for part, kept in stored.items():
+        ids = kept.ids[~np.isin(kept.ids, labelled[part].ids)] if len(labelled[part]) < len(kept.ids) else []
+        # Counted here and not while reading: only a task knows that its files write "-" or -1 for no label.
+        missing = {"count": len(ids), "first_rows": [int(i) for i in ids[:FIRST]]}
+        known = {k: v for k, v in kept.info.items() if k != "arrow_sha256"}
+        records[part] = known | {"labelled_rows": len(labelled[part]), "missing_labels": missing}
+    return records
+
+
+def _split_records(splits: dict[str, Texts], names: tuple[str, ...]) -> dict:
     earlier = {"train": [], "calibration": ["train"]}
-    files = {
-        part: {k: v for k, v in kept.info.items() if k != "arrow_sha256"} | {"labelled_rows": len(labelled[part])}
-        for part, kept in stored.items()
-    }
-    records = {
+    return {
         name: audit_split(split, names, {n: splits[n] for n in earlier.get(name, ["train", "calibration"])})
         for name, split in splits.items()
     }
-    return {"files": files, "splits": records}

@@ -26,9 +26,10 @@ def reviews_file() -> Path:
     )
 
 
-def rotten_tomatoes() -> PartFiles:
-    """The 8,530 sentences, all positive ones first."""
-    return PartFiles((reviews_file(),), "csv", Columns("text", None, "label", where=("source", "rotten_tomatoes")))
+def rotten_tomatoes(given: tuple[str | None, ...] = (None, None, None)) -> PartFiles:
+    """The 8,530 sentences, all positive ones first; `given` are other names for the columns."""
+    columns = Columns("text", None, "label", where=("source", "rotten_tomatoes")).override(*given)
+    return PartFiles((reviews_file(),), "csv", columns)
 
 
 def imdb_reviews(limit: int | None = None, start: int = 0) -> list[str]:

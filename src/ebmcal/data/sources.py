@@ -34,6 +34,11 @@ class DataSource:
     max_eval_rows: int | None = None
     split_seed: int = 0
 
+    def __post_init__(self) -> None:
+        for name in ("data_dir", "train", "calibration", "test"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else Path(value).expanduser())
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -53,7 +58,7 @@ def plan_data(source: DataSource) -> Plan:
     for part in parts.values():
         part.check()
     if task is None:
-        return Plan(_own_name(Path(source.train)), "accuracy", None, parts)
+        return Plan(_own_name(source.train), "accuracy", None, parts)
     return Plan(task.name, task.metric, task.label_names, parts)
 
 
@@ -85,7 +90,7 @@ def _own_files(source: DataSource, task: Task | None) -> dict[str, PartFiles]:
     columns = Columns(task.text_column, task.pair_column, task.label_column) if task else Columns("text", None, "label")
     columns = columns.override(*_given_columns(source, task))
     files = {"train": source.train, "calibration": source.calibration, "test": source.test}
-    given = {part: Path(path) for part, path in files.items() if path is not None}
+    given = {part: path for part, path in files.items() if path is not None}
     for path in given.values():
         check_file(path)
     return {part: PartFiles((path,), format_of(path), columns) for part, path in given.items()}
@@ -110,11 +115,11 @@ def _task_parts(source: DataSource, task: Task) -> dict[str, PartFiles]:
 
         return hub_parts(task, given)
     if source.data_dir is not None:
-        return find_parts(task, Path(source.data_dir), given)
+        return find_parts(task, source.data_dir, given)
     if task.folder is None:
         from ebmcal.data.movie_reviews import rotten_tomatoes
 
-        return {"train": rotten_tomatoes()}
+        return {"train": rotten_tomatoes(given)}
     raise EbmcalError(
         f"Where is {task.name}? Give data_dir, a folder in the GLUE layout (with {task.folder}/{task.files['train']}), "
         f"or ask for the hub to download {task.hub.dataset}."

@@ -72,10 +72,12 @@ def _quotas(counts: np.ndarray, size: int, least: int, most: np.ndarray) -> np.n
 
 def _distinct(keys: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct keys, the position of each row among them, and one class for each: the lowest it came with."""
-    distinct, inverse = np.unique(keys, return_inverse=True)
-    class_of = np.full(len(distinct), np.iinfo(np.int64).max)
-    np.minimum.at(class_of, inverse, labels)
-    return distinct, inverse, class_of
+    order = np.argsort(keys, kind="stable")
+    new = np.ones(len(keys), dtype=bool)
+    new[1:] = keys[order[1:]] != keys[order[:-1]]
+    inverse = np.empty(len(keys), dtype=np.int64)
+    inverse[order] = np.cumsum(new) - 1
+    return keys[order[new]], inverse, np.minimum.reduceat(labels[order], np.flatnonzero(new))
 
 
 def _shuffled(keys: np.ndarray, seed: int) -> np.ndarray:

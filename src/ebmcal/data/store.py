@@ -13,12 +13,13 @@ import numpy as np
 import pyarrow as pa
 
 from ebmcal.data.files import PartFiles
+from ebmcal.data.mapped import MappedFile
 from ebmcal.data.rows import Row
 from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
 from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
 
-VERSION = 2  # raise it when reading changes, so that old cache files are not used
+VERSION = 1  # raise it when reading changes, so that old cache files are not used
 MAX_LABELS = 1000
 _BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
 
@@ -27,7 +28,7 @@ _BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
 class StoredPart:
     """An Arrow file and what is known of it: `codes` index `info["labels"]`, -1 = no label; `keys` hash the texts."""
 
-    path: Path
+    file: MappedFile
     info: dict
     ids: np.ndarray  # [n] int64, row number in the source
     codes: np.ndarray  # [n] int32
@@ -47,7 +48,9 @@ def store_part(part: PartFiles, cache_dir: Path) -> StoredPart:
     info = _sound_info(path)
     if info is None:
         info = _make(part, sums, path)
-    return _open(path, info)
+    file = MappedFile(path)
+    numbers = [file.numbers(*column) for column in (("id", np.int64), ("code", np.int32), ("key", np.uint64))]
+    return StoredPart(file, info, *numbers, file.numbers("empty", bool))
 
 
 def row_key(text: str, pair: str | None) -> int:
@@ -63,15 +66,15 @@ def row_key(text: str, pair: str | None) -> int:
 def _make(part: PartFiles, sums: list[str], path: Path) -> dict:
     tally = Tally(part.unit)
     with writing(path) as aside:
-        info = _write(part.rows(tally), part.columns.pair is not None, part.columns.label is not None, aside)
+        info = _write(part.rows(tally), part.columns.pair is not None, aside)
         info |= tally.as_dict() | {"arrow_sha256": checksum(aside)}
     info |= {"sources": [{"file": p.name, "sha256": s} for p, s in zip(part.paths, sums, strict=True)]}
     write_json(path.with_suffix(".json"), info)
     return info
 
 
-def _write(rows: Iterable[Row], is_pair: bool, has_labels: bool, aside: Path) -> dict:
-    counts = _Counts(has_labels)
+def _write(rows: Iterable[Row], is_pair: bool, aside: Path) -> dict:
+    counts = _Counts()
     with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, _schema(is_pair)) as writer:
         buffer: list[tuple] = []
         chars = 0
@@ -106,10 +109,9 @@ def is_empty(row: Row) -> bool:
 
 
 class _Counts:
-    """What can only be known after the last row: the labels met, empty texts, missing labels."""
+    """What can only be known after the last row: how many, the labels met, empty texts."""
 
-    def __init__(self, has_labels: bool):
-        self.has_labels = has_labels
+    def __init__(self):
         self.rows = 0
         self.longest = 0
         self.labels: dict[str, list[int]] = {}  # value -> [code, rows, first row]
@@ -121,8 +123,6 @@ class _Counts:
         if is_empty(row):
             self.tally.add("empty", "texts", row.number)
         if row.label is None:
-            if self.has_labels:
-                self.tally.add("missing", "labels", row.number)
             return -1
         entry = self.labels.setdefault(row.label, [len(self.labels), 0, row.number])
         entry[1] += 1
@@ -135,13 +135,12 @@ class _Counts:
 
     def as_dict(self) -> dict:
         none = {"count": 0, "first_rows": []}
-        known = self.tally.as_dict(("empty", "missing"))
+        known = self.tally.as_dict(("empty",))
         return {
             "rows": self.rows,
             "longest_text": self.longest,
             "labels": [{"value": v, "rows": n, "first_row": first} for v, (_, n, first) in self.labels.items()],
             "empty_texts": known["empty"].get("texts", none),
-            "missing_labels": known["missing"].get("labels", none),
         }
 
 
@@ -155,26 +154,3 @@ def _sound_info(path: Path) -> dict | None:
         return info if info["arrow_sha256"] == checksum(path) else None
     except (EbmcalError, KeyError, TypeError, OSError):
         return None
-
-
-def _open(path: Path, info: dict) -> StoredPart:
-    batches = open_batches(path)
-    ids, codes, keys, empty = (_column(batches, name, kind) for name, kind in _NUMBERS.items())
-    return StoredPart(path, info, ids, codes, keys, empty.astype(bool))
-
-
-_NUMBERS = {"id": np.int64, "code": np.int32, "key": np.uint64, "empty": np.uint8}
-
-
-def open_batches(path: Path) -> list[pa.RecordBatch]:
-    """The record batches of a cache file, memory-mapped: nothing is read until it is looked at."""
-    try:
-        reader = pa.ipc.open_file(pa.memory_map(str(path)))
-        return [reader.get_batch(i) for i in range(reader.num_record_batches)]
-    except (pa.ArrowException, OSError) as error:
-        raise EbmcalError(f"{path} is damaged: {error}. Delete it to have it made again.") from error
-
-
-def _column(batches: list[pa.RecordBatch], name: str, kind: type) -> np.ndarray:
-    parts = [batch.column(name).to_numpy() for batch in batches]
-    return np.concatenate(parts) if parts else np.empty(0, kind)

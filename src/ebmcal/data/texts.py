@@ -3,13 +3,11 @@
 import hashlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
-from pathlib import Path
 
 import numpy as np
-import pyarrow as pa
 
-from ebmcal.data.store import StoredPart, open_batches
-from ebmcal.errors import EbmcalError
+from ebmcal.data.mapped import MappedFile
+from ebmcal.data.store import StoredPart
 
 TextRow = tuple[str, str | None]
 
@@ -22,8 +20,8 @@ class Texts:
     [('it is a good film .', None), ('effective but too-tepid biopic', None)]
     """
 
-    def __init__(self, path: Path, is_pair: bool, numbers: dict[str, np.ndarray]):
-        self.path, self.is_pair = Path(path), is_pair
+    def __init__(self, file: MappedFile, is_pair: bool, numbers: dict[str, np.ndarray]):
+        self.file, self.is_pair = file, is_pair
         self._numbers = numbers
         self._rows = numbers["row"]  # [n] int64, position in the Arrow file
         self.labels = numbers["label"]  # [n] int64
@@ -35,7 +33,7 @@ class Texts:
     def of(cls, part: StoredPart, is_pair: bool, labels: np.ndarray) -> "Texts":
         """All rows of a stored part, with their classes [n]."""
         numbers = {"id": part.ids, "key": part.keys, "empty": part.empty}
-        return cls(part.path, is_pair, numbers | {"row": np.arange(len(part.ids)), "label": labels.astype(np.int64)})
+        return cls(part.file, is_pair, numbers | {"row": np.arange(len(part.ids)), "label": labels.astype(np.int64)})
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -45,11 +43,11 @@ class Texts:
 
     def texts(self, start: int = 0, stop: int | None = None) -> list[TextRow]:
         """The rows from `start` to `stop` as (text, text of the pair or None)."""
-        return self._gather(self._rows[start:stop])
+        return self.file.gather(self._rows[start:stop], self.is_pair)
 
     def rows(self, indices: Sequence[int] | np.ndarray) -> list[TextRow]:
         """The rows at `indices`, in that order."""
-        return self._gather(self._rows[np.asarray(indices, dtype=np.int64)])
+        return self.file.gather(self._rows[np.asarray(indices, dtype=np.int64)], self.is_pair)
 
     def batches(self, size: int = 1024) -> Iterator[list[TextRow]]:
         """All rows in order, `size` at a time: the way to go through a split in bounded memory."""
@@ -59,7 +57,7 @@ class Texts:
     def take(self, indices: Sequence[int] | np.ndarray) -> "Texts":
         """A split with only these rows, in this order; nothing is copied but the numbers."""
         i = np.asarray(indices, dtype=np.int64)
-        return Texts(self.path, self.is_pair, {name: values[i] for name, values in self._numbers.items()})
+        return Texts(self.file, self.is_pair, {name: values[i] for name, values in self._numbers.items()})
 
     @cached_property
     def fingerprint(self) -> str:
@@ -69,29 +67,3 @@ class Texts:
             digest.update(self.keys[start : start + 65536].astype("<u8").tobytes())
             digest.update(self.labels[start : start + 65536].astype("<i8").tobytes())
         return digest.hexdigest()[:16]
-
-    def _gather(self, rows: np.ndarray) -> list[TextRow]:
-        found: list = [None] * len(rows)
-        which = np.searchsorted(self._starts, rows, side="right") - 1
-        for b in np.unique(which):
-            where = np.flatnonzero(which == b)
-            local = pa.array(rows[where] - self._starts[b])
-            text = self._batches[b].column("text").take(local).to_pylist()
-            pair = self._batches[b].column("pair").take(local).to_pylist() if self.is_pair else [None] * len(text)
-            for i, row in zip(where, zip(text, pair, strict=True), strict=True):
-                found[i] = row
-        return found
-
-    @cached_property
-    def _batches(self) -> list[pa.RecordBatch]:
-        if not self.path.exists():
-            raise EbmcalError(f"{self.path} was deleted while it was in use. Run the same command again to remake it.")
-        return open_batches(self.path)
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        return np.cumsum([0] + [batch.num_rows for batch in self._batches])[:-1]
-
-    def __getstate__(self) -> dict:
-        """Other processes map the file again instead of receiving the texts."""
-        return {k: v for k, v in self.__dict__.items() if k not in ("_batches", "_starts")}
