@@ -64,13 +64,21 @@ def test_one_shared_row_is_enough_when_ids_are_known(calibrated_rows):
         TemperatureScaling().fit_predictions(first).apply(second)
 
 
-def test_rounded_logits_that_repeat_by_chance_do_not_warn(calibrated_rows):
-    """Two classes in steps of 1/4: nearly every row occurs in both files."""
-    (first, y), (second, other_y) = calibrated_rows(3000, 2), calibrated_rows(3000, 2, seed=1)
-    fitted = TemperatureScaling().fit((4 * first).round() / 4, y)
-    silent(fitted.apply, predictions((4 * second).round() / 4, other_y, names=("a", "b")))
+@pytest.mark.parametrize("n", [150, 3000, 20_000])
+@pytest.mark.parametrize("steps", [2, 8, 32])
+def test_rounded_logits_that_repeat_by_chance_do_not_warn(n, steps, calibrated_rows):
+    """Two classes in steps of 1/2 to 1/32: a few to nearly all rows occur in both files."""
+    for seed in range(1, 6):
+        (first, y), (second, other_y) = calibrated_rows(n, 2), calibrated_rows(n, 2, seed=seed)
+        fitted = TemperatureScaling().fit((steps * first).round() / steps, y)
+        silent(fitted.apply, predictions((steps * second).round() / steps, other_y, names=("a", "b")))
+
+
+def test_rounded_fitting_rows_are_still_recognised(calibrated_rows):
+    logits, y = calibrated_rows(3000, 2)
+    rows = predictions((8 * logits).round() / 8, y, names=("a", "b"))
     with pytest.warns(FittedOnJudgedRows):
-        fitted.apply(predictions((4 * first).round() / 4, y, names=("a", "b")))
+        TemperatureScaling().fit_predictions(rows).apply(rows)
 
 
 def test_rows_that_are_all_equal_tell_nothing():

@@ -44,12 +44,15 @@ class Sketch:
         values, counts = np.unique(hashes, return_counts=True)
         return cls(int(limit), 1.0 - np.count_nonzero(counts == 1) / len(hashes), values)
 
-    def share_among(self, hashes: np.ndarray) -> float:
-        """The share of the given hashes that are known beyond chance, estimated from those up to the limit."""
+    def share_among(self, hashes: np.ndarray, least: float = 0.0) -> float:
+        """The share of the given hashes that are known beyond chance; 0 where that is not `least` and 3 deviations."""
         hashes = hashes[hashes <= np.uint64(self.limit)]
-        if not len(hashes) or self.repeats == 1.0:
+        if not len(hashes):
             return 0.0
-        return max(0.0, (float(np.isin(hashes, self.hashes).mean()) - self.repeats) / (1.0 - self.repeats))
+        known, chance = float(np.isin(hashes, self.hashes).mean()), self.repeats
+        deviation = np.sqrt(chance * (1.0 - chance) * (1.0 / len(hashes) + 1.0 / len(self.hashes)))
+        beyond = known - chance
+        return beyond / (1.0 - chance) if beyond > 0 and beyond >= least + 3 * deviation else 0.0
 
     def to_json(self) -> dict:
         text = base64.b64encode(self.hashes.astype("<u8").tobytes()).decode("ascii")
@@ -79,8 +82,7 @@ class FittingRows:
         rows = row_hashes(logits)
         if self.rows_with_ids is not None and _tell_apart(ids):
             return self.rows_with_ids.share_among(_with_ids(rows, ids))
-        share = self.rows.share_among(rows)
-        return share if share >= SHARE_WITHOUT_IDS else 0.0
+        return self.rows.share_among(rows, least=SHARE_WITHOUT_IDS)
 
     def to_json(self) -> dict:
         with_ids = None if self.rows_with_ids is None else self.rows_with_ids.to_json()
