@@ -6,6 +6,7 @@ difference is set beside those after swapping each row with chance one half. A b
 calibration errors: resampling adds noise to both, and more to the better one, so its differences are not centred.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from ebmcal.checks import as_labels_and_probs
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.bootstrap import few_rows_notes, interval_of, sums_of, warn_of
+from ebmcal.metrics.events import top_label
 from ebmcal.metrics.registry import Metric, metric
 from ebmcal.metrics.resampling import Units, draws, swaps
 from ebmcal.metrics.sums import Sums
@@ -63,19 +65,17 @@ def paired_test(
     which = metric(metric_name)
     pair = _Pair.of(which, labels, probs_a, probs_b, options, seed)
     difference = which.function(labels, probs=probs_a, **options) - which.function(labels, probs=probs_b, **options)
-    low, high = interval_of(_UNBOUNDED, difference, pair.bootstrap(n_resamples, seed), level)
+    free = dataclasses.replace(which, bounds=(-np.inf, np.inf))
+    low, high = interval_of(free, difference, pair.bootstrap(n_resamples, seed), level)
     notes = few_rows_notes(which, len(labels), options)
     if warn:
         warn_of(set(notes))
     return PairedTest(difference, low, high, pair.p_value(n_resamples, seed), notes)
 
 
-_UNBOUNDED = Metric(lambda: 0.0, "difference", higher_is_better=True, bounds=(-np.inf, np.inf))
-
-
 @dataclass(frozen=True)
 class _Pair:
-    """Both methods' rows stacked [2n, C], so that they share the meaning of every sum: row i of a and row n + i of b."""
+    """Both methods' rows stacked [2n, C], row i of a and row n + i of b, so that every sum means the same for both."""
 
     units: Units
     sums: Sums
@@ -93,6 +93,8 @@ class _Pair:
         seed: int,
     ) -> "_Pair":
         units = Units.of(len(labels), seed)
+        if which.ranks:
+            options = {**options, "scores": np.concatenate([_shares_below(probs_a), _shares_below(probs_b)])}
         stacked = np.concatenate([labels, labels]), np.concatenate([probs_a, probs_b])
         sums = sums_of(which, *stacked, options, units)
         if sums is None:
@@ -104,26 +106,33 @@ class _Pair:
         sizes, parts = self.units.sizes(), []
         for weights in draws(self.units, n_resamples, seed, 2 * self.sums.n_sums):
             n = sizes @ weights
-            value_a, value_b = (self.sums.finish((t @ weights).T, n) for t in (self.table_a, self.table_b))
+            value_a, value_b = (self.sums.values(t @ weights, n) for t in (self.table_a, self.table_b))
             parts.append(value_a - value_b)
         return np.concatenate([np.empty(0), *parts])
 
     def p_value(self, n_resamples: int, seed: int) -> float:
         """The share of random swaps that part the methods as far as they are, the swap of nothing included."""
-        n = np.full(1, float(self.units.n_rows))
         each = np.ones((self.units.n_units, 1))
         sums_a, sums_b = (self.table_a @ each), (self.table_b @ each)  # [n_sums, 1]
         moved = self.table_b - self.table_a
-        seen = self._distance(sums_a, sums_b, n)[0]
+        seen = self._distance(sums_a, sums_b)[0]
         parts = []
         for weights in swaps(self.units, n_resamples, seed, 2 * self.sums.n_sums):
             change = moved @ weights
-            parts.append(self._distance(sums_a + change, sums_b - change, n))
+            parts.append(self._distance(sums_a + change, sums_b - change))
         distances = np.concatenate([np.empty(0), *parts])
         if not np.isfinite(seen):
             return float("nan")
         # Rounding must not make a swap that changes nothing look closer than what was seen.
         return float((1 + (distances >= seen * (1 - 1e-9) - 1e-15).sum()) / (1 + len(distances)))
 
-    def _distance(self, sums_a: np.ndarray, sums_b: np.ndarray, n: np.ndarray) -> np.ndarray:
-        return np.abs(self.sums.finish(sums_a.T, n) - self.sums.finish(sums_b.T, n))
+    def _distance(self, sums_a: np.ndarray, sums_b: np.ndarray) -> np.ndarray:
+        n = np.full(sums_a.shape[1], float(self.units.n_rows))
+        return np.abs(self.sums.values(sums_a, n) - self.sums.values(sums_b, n))
+
+
+def _shares_below(probs: np.ndarray) -> np.ndarray:
+    """Ranks of the confidences: a ranking metric is the same, and one method's scores can be set beside another's."""
+    from scipy.stats import rankdata
+
+    return rankdata(top_label(probs)[0])

@@ -64,7 +64,7 @@ def _row_table(sums: Sums, first: int, n_rows: int) -> Any:
 
     columns, values = sums.entries(slice(first, first + n_rows))
     rows = np.broadcast_to(np.arange(n_rows), columns.shape)
-    return coo_array((values.ravel(), (columns.ravel(), rows.ravel())), shape=(sums.n_sums, n_rows)).tocsr()
+    return coo_array((values.ravel(), (columns.ravel(), rows.ravel())), shape=(sums.n_sums, n_rows)).tocsc()
 
 
 def draws(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np.ndarray]:
@@ -94,7 +94,7 @@ def swaps(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np
 def _in_columns(draw: Callable[[], np.ndarray], n_units: int, n_resamples: int, n_sums: int) -> Iterator[np.ndarray]:
     step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))
     for start in range(0, n_resamples, step):
-        rows = np.empty((min(step, n_resamples - start), n_units))
+        rows = np.empty((min(step, n_resamples - start), n_units), dtype=np.uint8)  # no unit is drawn 256 times
         for row in rows:
             row[:] = draw()
-        yield np.ascontiguousarray(rows.T)  # a sparse table times this runs along contiguous resamples
+        yield rows.T.astype(np.float64, order="C")  # a sparse table times this runs along contiguous resamples

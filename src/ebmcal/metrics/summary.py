@@ -3,8 +3,6 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.bootstrap import Interval, intervals
 from ebmcal.metrics.registry import metric
@@ -53,7 +51,7 @@ def compute_metrics(eval_prediction: Any) -> dict[str, float]:
     """The default metrics for `transformers.Trainer(compute_metrics=...)`: logits and label ids in, numbers out.
 
     >>> from types import SimpleNamespace
-    >>> outcome = compute_metrics(SimpleNamespace(predictions=np.array([[2.0, 0.0]]), label_ids=np.array([0])))
+    >>> outcome = compute_metrics(SimpleNamespace(predictions=[[2.0, 0.0]], label_ids=[0]))
     >>> outcome["accuracy"]
     1.0
     """

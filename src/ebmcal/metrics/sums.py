@@ -36,6 +36,11 @@ class Sums:
         columns, values = self.entries(part)
         return np.bincount(columns.ravel(), weights=values.ravel(), minlength=self.n_sums)
 
+    def values(self, sums: np.ndarray, n: np.ndarray) -> np.ndarray:
+        """`finish` for many resamples, sums [n_sums, r] and n [r] to values [r], a few at a time to stay in cache."""
+        parts = [self.finish(sums[:, part].T, n[part]) for part in chunks(len(n), self.n_sums)]
+        return np.concatenate(parts)
+
     def value(self) -> float:
         """The metric on all rows, each once."""
         return float(self.finish(self.totals(), np.float64(self.n_rows)))
