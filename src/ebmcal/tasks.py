@@ -96,7 +96,7 @@ _LIST = [
             "hypothesis",
         ),
         published=TrainingDefaults(32, 2e-5, 30968, 1858, 4),
-        notes="Mismatched genres become the split test_mismatched when their file is there.",
+        notes="The last half of the mismatched dev file becomes the split test_mismatched when it is there.",
     ),
     Task(
         name="qnli",

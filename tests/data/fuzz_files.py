@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebmcal.data import DataSource, load_data
+from ebmcal.data.files import PartFiles
+from ebmcal.data.rows import Columns
+from ebmcal.data.store import store_part
 from ebmcal.errors import EbmcalError
 
 LABELS = ["good", "bad", "so-so"]
@@ -33,12 +36,17 @@ def samples() -> dict[str, bytes]:
     csv = "text,label\n" + "".join(f"{text},{label}\n" for text, label in quoted)
     lines = "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.table({"text": [t for t, _ in rows], "label": [lab for _, lab in rows]}), sink, row_group_size=16)
+    table = pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
+    pq.write_table(table, sink, row_group_size=16)
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table, max_chunksize=16)
     return {
         ".csv": csv.encode(),
         ".tsv": csv.replace('",', '"\t').replace("text,label", "text\tlabel").encode(),
         ".jsonl": lines.encode(),
         ".parquet": sink.getvalue().to_pybytes(),
+        ".arrow": stream.getvalue().to_pybytes(),
     }
 
 
@@ -68,6 +76,10 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 def read_all(path: Path, cache_dir: Path) -> int:
     """Load a file as training data and go through every text; the number of rows read."""
+    if path.suffix == ".arrow":  # read only as part of a saved data set, so not a training file by itself
+        part = PartFiles((path,), "arrow", Columns("text", None, "label"))
+        part.check()
+        return len(store_part(part, cache_dir).ids)
     data = load_data(DataSource(train=path), cache_dir)
     json.dumps(data.audit, allow_nan=False)
     n = 0

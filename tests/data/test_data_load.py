@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebmcal.data import DataSource, audit_sentences, load_data, load_texts
+from ebmcal.data.store import _sound_info
 from ebmcal.errors import EbmcalError
 from ebmcal.files import writing
 
@@ -136,6 +137,11 @@ def test_nothing_is_dropped_silently(tmp_path):
         assert part in said
 
 
+def test_a_label_called_count_is_just_a_label(tmp_path):
+    path = write_csv(tmp_path / "a.csv", [(f"t{i}", ["count", "rows"][i % 2]) for i in range(40)])
+    assert audit_sentences(load(path, tmp_path / "cache").audit) == []
+
+
 def test_row_limits_are_stratified_and_seeded(five, tmp_path):
     def ids(**options):
         data = load(five, tmp_path / "cache", max_train_rows=50, max_eval_rows=7, **options)
@@ -186,7 +192,7 @@ def test_load_texts_needs_no_labels_and_maps_numbers_to_names(tmp_path):
     assert load_texts(path, tmp_path / "cache").labels.tolist() == [-1, -1, -1]
     named = load_texts(path, tmp_path / "cache", label_column="label", label_names=("negative", "positive"))
     assert named.labels.tolist() == [1, 0, -1]
-    with pytest.raises(EbmcalError, match=r"label '0' \(1 rows, first row 1\).*known are '1', '2'"):
+    with pytest.raises(EbmcalError, match=r"label '0' \(1 rows, first row 1 from 0\).*known are '1', '2'"):
         load_texts(path, tmp_path / "cache", label_column="label", label_names=("1", "2"))
 
 
@@ -216,6 +222,22 @@ def test_a_damaged_cache_is_made_again(five, tmp_path, suffix, damage):
     broken = {"flip": bytes(content), "truncate": bytes(content[:100]), "empty": b""}
     path.unlink() if damage == "delete" else path.write_bytes(broken[damage])
     assert contents(load(five, cache)) == before
+
+
+def test_any_changed_byte_of_the_counts_is_noticed(five, tmp_path):
+    cache = tmp_path / "cache"
+    load(five, cache)
+    (path,) = cache.glob("*.json")
+    whole = path.read_bytes()
+    (arrow,) = cache.glob("*.arrow")
+    for at in range(0, len(whole), 7):
+        damaged = bytearray(whole)
+        damaged[at] ^= 1
+        path.write_bytes(damaged)
+        info = _sound_info(arrow)
+        assert info is None or info == json.loads(whole)["info"]  # white space carries nothing
+    path.write_bytes(whole)
+    assert _sound_info(arrow) is not None
 
 
 def test_an_interrupted_reading_leaves_nothing_behind(tmp_path):

@@ -38,7 +38,7 @@ def _duplicates(split: Texts) -> dict:
 
 
 def audit_sentences(audit: dict) -> list[str]:
-    """The audit as short sentences, only what a person should know.
+    """The audit as short sentences, only what a person should know; rows count from 0, lines from 1.
 
     >>> audit_sentences({"files": {}, "splits": {"train": {"rows": 2, "duplicates": {"count": 1, "first_rows": [1]}}}})
     ['train: 1 duplicates (first rows 1)']
@@ -50,8 +50,8 @@ def audit_sentences(audit: dict) -> list[str]:
         flat |= record["cleaned"] | record["met"]
         lines += [_sentence(part, what, entry) for what, entry in flat.items() if entry["count"]]
     for name, record in audit["splits"].items():
-        odd = {what.replace("_", " "): entry for what, entry in record.items() if isinstance(entry, dict)}
-        lines += [_sentence(name, what, entry) for what, entry in odd.items() if entry.get("count")]
+        odd = {what.replace("_", " "): entry for what, entry in record.items() if what not in ("rows", "label_counts")}
+        lines += [_sentence(name, what, entry) for what, entry in odd.items() if entry["count"]]
     return lines
 
 

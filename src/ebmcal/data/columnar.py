@@ -11,7 +11,7 @@ from ebmcal.data.rows import Columns, Row
 from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
 
-_BATCH = 2048
+_BATCH = 512  # rows; texts may have 100,000 characters each
 _FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 
@@ -83,6 +83,7 @@ def _batches(path: Path, kind: str, names: list[str]) -> Iterator[pa.RecordBatch
         else:
             with pa.memory_map(str(path)) as source:
                 for batch in pa.ipc.open_stream(source):
+                    batch.validate(full=True)  # a damaged stream could point outside itself
                     yield from (batch.slice(i, _BATCH) for i in range(0, batch.num_rows, _BATCH))
     except _FAILURES as error:
         raise _unreadable(path, kind, error) from error

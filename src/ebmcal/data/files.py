@@ -36,9 +36,12 @@ class PartFiles:
         start = 0
         for path in self.paths:
             last = -1
-            for row in self._read(path, tally):
-                last = row.number
-                yield row._replace(number=start + last) if start else row
+            try:
+                for row in self._read(path, tally):
+                    last = row.number
+                    yield row._replace(number=start + last) if start else row
+            except EbmcalError as error:  # errors about one value do not know their file
+                raise error if str(path) in str(error) else EbmcalError(f"{path}: {error}") from error
             start += last + 1
 
     def _read(self, path: Path, tally: Tally) -> Iterator[Row]:

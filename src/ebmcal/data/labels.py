@@ -68,7 +68,7 @@ def _entry(name: str, places: np.ndarray, ids: np.ndarray) -> dict:
 
 
 def _listed(entries: list[dict]) -> str:
-    shown = [f"{e['value'][:60]!r} ({e['rows']:,} rows, first row {e['first_row']})" for e in entries[:5]]
+    shown = [f"{e['value'][:60]!r} ({e['rows']:,} rows, first row {e['first_row']} from 0)" for e in entries[:5]]
     more = f" and {len(entries) - 5} more" if len(entries) > 5 else ""
     return f"the label{'s' if len(entries) > 1 else ''} {', '.join(shown)}{more}"
 

@@ -38,11 +38,14 @@ class TaskData:
 
 
 def load_data(source: DataSource, cache_dir: Path) -> TaskData:
-    """Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again.
+    r"""Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again.
 
-    >>> data = load_data(DataSource(task="rte", data_dir=Path("GLUE")), Path("cache"))   # doctest: +SKIP
-    >>> {name: len(split) for name, split in data.splits.items()}                        # doctest: +SKIP
-    {'train': 2490, 'calibration': 138, 'test': 139}
+    >>> import tempfile; folder = Path(tempfile.mkdtemp())
+    >>> _ = (folder / "mood.csv").write_text("text,label\n" + "fine film,good\ndull film,bad\n" + "".join(
+    ...     f"film {i},{'good' if i % 2 else 'bad'}\n" for i in range(58)))
+    >>> data = load_data(DataSource(train=folder / "mood.csv"), folder / "cache")
+    >>> data.label_names, {name: len(split) for name, split in data.splits.items()}
+    (('bad', 'good'), {'train': 48, 'calibration': 6, 'test': 6})
     """
     plan = plan_data(source)
     stored = {part: store_part(files, cache_dir) for part, files in plan.parts.items()}
@@ -82,7 +85,7 @@ def load_texts(
 def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
     """Class names, and each part without the rows that have no label."""
     for part, kept in stored.items():
-        _check_rows(kept, f"The {part} file")
+        _check_rows(kept, f"the {part} file")
     names = plan.label_names or infer_names(stored["train"].label_values, plan.parts["train"].paths[0])
     mapping = class_map(names, by_number=plan.label_names is not None)
     labelled = {}
@@ -111,7 +114,8 @@ def _check_rows(stored: StoredPart, what: str) -> None:
     info = stored.info
     if info["rows"] == 0:
         aside = sum(entry["count"] for entry in info["set_aside"].values())
-        raise EbmcalError(f"{what} has no rows to read" + (f" ({aside:,} were set aside as broken)." if aside else "."))
+        broken = f" ({aside:,} were set aside as broken)" if aside else ""
+        raise EbmcalError(f"There are no rows to read in {what}{broken}.")
     if info["empty_texts"]["count"] == info["rows"]:
         raise EbmcalError(f"Every text of {what} is empty. Choose another text column.")
 

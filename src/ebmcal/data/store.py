@@ -66,15 +66,15 @@ def row_key(text: str, pair: str | None) -> int:
 def _make(part: PartFiles, sums: list[str], path: Path) -> dict:
     tally = Tally(part.unit)
     with writing(path) as aside:
-        info = _write(part.rows(tally), part.columns.pair is not None, aside)
+        info = _write(part.rows(tally), part.columns.pair is not None, aside, part.paths[0].name)
         info |= tally.as_dict() | {"arrow_sha256": checksum(aside)}
     info |= {"sources": [{"file": p.name, "sha256": s} for p, s in zip(part.paths, sums, strict=True)]}
-    write_json(path.with_suffix(".json"), info)
+    write_json(path.with_suffix(".json"), {"fingerprint": fingerprint(info), "info": info})
     return info
 
 
-def _write(rows: Iterable[Row], is_pair: bool, aside: Path) -> dict:
-    counts = _Counts()
+def _write(rows: Iterable[Row], is_pair: bool, aside: Path, source: str) -> dict:
+    counts = _Counts(source)
     with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, _schema(is_pair)) as writer:
         buffer: list[tuple] = []
         chars = 0
@@ -111,7 +111,8 @@ def is_empty(row: Row) -> bool:
 class _Counts:
     """What can only be known after the last row: how many, the labels met, empty texts."""
 
-    def __init__(self):
+    def __init__(self, source: str):
+        self.source = source
         self.rows = 0
         self.longest = 0
         self.labels: dict[str, list[int]] = {}  # value -> [code, rows, first row]
@@ -128,7 +129,7 @@ class _Counts:
         entry[1] += 1
         if len(self.labels) > MAX_LABELS:
             raise EbmcalError(
-                f"The label column has more than {MAX_LABELS:,} different values (row {row.number}: "
+                f"The label column of {self.source} has more than {MAX_LABELS:,} different values (row {row.number}: "
                 f"{row.label[:60]!r}): it holds texts or a quantity, not classes. Choose another label column."
             )
         return entry[0]
@@ -150,7 +151,8 @@ def _sound_info(path: Path) -> dict | None:
     if not (path.is_file() and beside.is_file()):
         return None
     try:
-        info = read_json(beside)
-        return info if info["arrow_sha256"] == checksum(path) else None
+        read = read_json(beside)
+        sound = read["fingerprint"] == fingerprint(read["info"]) and read["info"]["arrow_sha256"] == checksum(path)
+        return read["info"] if sound else None
     except (EbmcalError, KeyError, TypeError, OSError):
         return None

@@ -13,11 +13,14 @@ TextRow = tuple[str, str | None]
 
 
 class Texts:
-    """A split of n rows. `labels[i]` is the class of row i, -1 where there is none; `ids[i]` its row in the source.
+    r"""A split of n rows. `labels[i]` is the class of row i, -1 where there is none; `ids[i]` its row in the source.
 
-    >>> data = load_data(DataSource(task="rotten-tomatoes"), Path("cache"))          # doctest: +SKIP
-    >>> data.splits["test"].texts(0, 2)                                              # doctest: +SKIP
-    [('it is a good film .', None), ('effective but too-tepid biopic', None)]
+    >>> import tempfile; from pathlib import Path; from ebmcal.data import load_texts
+    >>> folder = Path(tempfile.mkdtemp()); path = folder / "films.csv"
+    >>> _ = path.write_text("text,label\nfine film,good\ndull film,bad\n")
+    >>> split = load_texts(path, folder / "cache", label_column="label")
+    >>> split.texts(0, 2), split.labels.tolist(), split.take([1]).ids.tolist()
+    ([('fine film', None), ('dull film', None)], [1, 0], [1])
     """
 
     def __init__(self, file: MappedFile, is_pair: bool, numbers: dict[str, np.ndarray]):
