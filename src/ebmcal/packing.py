@@ -38,6 +38,9 @@ class Pack:
         stops = np.cumsum(sizes * counts)
         return [(int(b - s * c), int(b), int(s)) for s, c, b in zip(sizes, counts, stops, strict=True)]
 
+    def to(self, device: torch.device | str) -> "Pack":
+        return Pack(self.input_ids.to(device), self.token_types.to(device), self.lengths)
+
     def positions(self, offset: int = 0) -> Tensor:
         """0, 1, … inside each text, plus `offset`: [T]."""
         flat = np.arange(int(self.lengths.sum())) - np.repeat(self.starts, self.lengths)
@@ -72,12 +75,15 @@ def packed_attention(
 ) -> tuple[Tensor, None]:
     """Attention within each text of a packed sequence, one call for each group of equal length -> [1, T, H, D]."""
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    sizes = [stop - start for start, stop, _ in groups]
+    # split, not slices: the gradient of n slices would be n tensors of the full size.
+    parts = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
     outputs = []
-    for start, stop, length in groups:
-        q, k, v = (x[0, :, start:stop].unflatten(1, (-1, length)).transpose(0, 1) for x in (query, key, value))
+    for (_, _, length), qkv in zip(groups, parts, strict=True):
+        q, k, v = (x.unflatten(1, (-1, length)).transpose(0, 1) for x in qkv)  # [n, H, L, D]
         mixed = F.scaled_dot_product_attention(
             q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
-        )  # [n, H, L, D]
+        )
         outputs.append(mixed.transpose(1, 2).flatten(0, 1))  # [n * L, H, D]
     return torch.cat(outputs)[None], None
 
@@ -134,8 +140,10 @@ def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
     if kind.token_types:
         inputs["token_type_ids"] = batch.token_types[None]
     states = model.base_model(**inputs, groups=batch.groups).last_hidden_state  # [1, T, H]
-    first = torch.from_numpy(batch.starts).to(states.device)
-    return kind.head(model, states[0, first][:, None])
+    first = states[0, torch.from_numpy(batch.starts).to(states.device)][:, None]  # [n, 1, H]
+    # The head costs nothing, and logits rounded to bfloat16 would have two digits: it stays in float32.
+    with torch.autocast(states.device.type, enabled=False):
+        return kind.head(model, first.float())
 
 
 def classify_padded(model: nn.Module, batch: Pack) -> Tensor:

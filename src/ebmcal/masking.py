@@ -1,0 +1,128 @@
+"""From a text to what the noise LM reads and writes: masks, layouts, and back to a text.
+
+A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it is
+only told), then writes `written` and an end mark. Reading and writing alternate, so one sampler serves every mode:
+
+    infill   masked text as prefix, then the whole text is written (the paper's)
+    gaps     left to right: kept words, a preview of the words behind the gap, then only the gap is written
+    plain    nothing is read, the whole text is written
+    half     pairs: one sentence is kept, the other is written, the kept one as preview
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ebmcal.errors import unknown_name
+
+Ids = list[int]
+
+
+@dataclass(frozen=True)
+class Markers:
+    """Token ids of the four marks that are added to the LM's vocabulary."""
+
+    mask: int
+    separator: int
+    write: int
+    end: int
+
+    NAMES = ("<M>", "<SEP>", "<WRITE>", "<END>")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What is read (`kept`, `context`) and then written; `written` is None behind the last gap."""
+
+    kept: Ids
+    context: Ids
+    written: Ids | None
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a text is masked and laid out. `lookahead` is the preview behind a gap, in tokens."""
+
+    draw: Callable[[np.ndarray, float, np.random.Generator, Markers], np.ndarray]
+    lay_out: Callable[[np.ndarray, np.ndarray, Markers, int], list[Piece]]
+    lookahead: int = 0
+    pairs_only: bool = False
+
+
+def draw_tokens(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
+    """Each token independently with probability `ratio`, never the separator; one at least: [n] bool."""
+    masked = (rng.random(len(ids)) < ratio) & (ids != markers.separator)
+    free = np.flatnonzero(ids != markers.separator)
+    if not masked.any() and len(free):
+        masked[rng.choice(free)] = True  # a text with nothing hidden would come back as itself
+    return masked
+
+
+def draw_half(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
+    """The whole of the first or of the second sentence."""
+    behind = np.cumsum(ids == markers.separator) > 0
+    return (behind if rng.random() < 0.5 else ~behind) & (ids != markers.separator)
+
+
+def draw_nothing(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
+    return np.zeros(len(ids), dtype=bool)
+
+
+def collapse(ids: np.ndarray, masked: np.ndarray, mask_id: int) -> Ids:
+    """The masked text: a run of masked tokens becomes one mask.
+
+    >>> collapse(np.array([5, 6, 7, 8]), np.array([False, True, True, False]), mask_id=1)
+    [5, 1, 8]
+    """
+    starts = masked & ~np.concatenate([[False], masked[:-1]])
+    return np.where(masked, mask_id, ids)[~masked | starts].tolist()
+
+
+def lay_out_whole(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
+    """The masked text is read, the whole text is written."""
+    prefix = collapse(ids, masked, markers.mask) if masked.any() else []
+    return [Piece([], [*prefix, markers.write], ids.tolist())]
+
+
+def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
+    """Kept words and a preview are read, each gap is written."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], masked, [False]]).astype(np.int8)))
+    pieces, position = [], 0
+    for start, stop in zip(edges[::2], edges[1::2], strict=True):
+        preview = collapse(ids[stop:], masked[stop:], markers.mask)[:lookahead]
+        context = [markers.mask, *preview, markers.write]
+        pieces.append(Piece(ids[position:start].tolist(), context, ids[start:stop].tolist()))
+        position = int(stop)
+    return [*pieces, Piece(ids[position:].tolist(), [], None)]
+
+
+MODES: dict[str, Mode] = {
+    "infill": Mode(draw_tokens, lay_out_whole),
+    "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4),
+    "plain": Mode(draw_nothing, lay_out_whole),
+    "half": Mode(draw_half, lay_out_gaps, lookahead=1 << 20, pairs_only=True),
+}
+
+
+def find_mode(name: str) -> Mode:
+    """The mode of that name, or an error with close matches."""
+    if name not in MODES:
+        raise unknown_name("noise mode", name, MODES)
+    return MODES[name]
+
+
+def to_sequence(pieces: list[Piece], markers: Markers) -> tuple[np.ndarray, np.ndarray]:
+    """Token ids to train on, and where the loss is: text and end marks, not what was only read: [T], [T] bool."""
+    ids, learn = [], []
+    for piece in pieces:
+        written = [] if piece.written is None else [*piece.written, markers.end]
+        ids += piece.kept + piece.context + written
+        learn += [True] * len(piece.kept) + [False] * len(piece.context) + [True] * len(written)
+    return np.array(ids, dtype=np.int64), np.array(learn, dtype=bool)
+
+
+def assemble(pieces: list[Piece], written: list[Ids]) -> Ids:
+    """The text that results when the gaps hold `written` instead."""
+    parts = iter(written)
+    return [t for p in pieces for t in (p.kept + (next(parts) if p.written is not None else []))]

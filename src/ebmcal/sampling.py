@@ -1,0 +1,154 @@
+"""Drawing texts from the noise LM: one prefill a prompt, shared by its samples; top-k only; finished rows dropped.
+
+A prompt is a layout (`ebmcal.masking`): tokens that are read and gaps that are written, in turns. Every row advances by
+one token a step, read or drawn, so rows of any layout run side by side. Randomness is keyed by the row: its uniform
+numbers come from a counter-based generator, so a row does not depend on its neighbours' luck.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import DynamicCache
+
+from ebmcal.masking import Ids, Markers, Piece, assemble
+from ebmcal.noise_lm import NoiseLm
+
+#: Rows are dropped from the batch when this share of it has finished.
+DROP_AT = 0.25
+
+
+@dataclass
+class Row:
+    """A sample being written: what is left to read, what has been written in each gap."""
+
+    prompt: int
+    pieces: list[Piece]
+    uniforms: np.ndarray  # [max_new]
+    limit: int  # tokens it may still draw
+    pending: Ids = field(default_factory=list)  # tokens to be read before the next one is drawn
+    written: list[Ids] = field(default_factory=lambda: [[]])
+    n_drawn: int = 0
+    done: bool = False
+    unfinished: bool = False
+
+    def feed(self, drawn: int, markers: Markers) -> int:
+        """Take a drawn token if one was due; return the token the LM sees next."""
+        if self.done:
+            return markers.end
+        if self.pending:
+            return self.pending.pop(0)
+        self.n_drawn += 1
+        if drawn == markers.end:
+            self._close_gap()
+        else:
+            self.written[-1].append(drawn)
+            if self.n_drawn >= self.limit:
+                self.done = self.unfinished = True
+        return drawn
+
+    def _close_gap(self) -> None:
+        following = self.pieces[len(self.written)] if len(self.written) < len(self.pieces) else None
+        if following is None or following.written is None:
+            self.done = True
+        else:
+            self.pending = following.kept + following.context
+            self.written.append([])
+
+    @property
+    def text(self) -> Ids:
+        return assemble(self.pieces, self.written)
+
+
+def draw_from_top_k(logits: Tensor, uniforms: Tensor, k: int) -> Tensor:
+    """Sample among the k largest logits by inverse CDF: logits [n, V], uniforms [n] in [0, 1) -> tokens [n].
+
+    >>> draw_from_top_k(torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([0.5]), k=1).tolist()
+    [1]
+    """
+    values, tokens = torch.topk(logits.float(), min(k, logits.shape[-1]), dim=-1)
+    cumulative = torch.softmax(values, dim=-1).double().cumsum(dim=-1)
+    # Rounding may leave the last sum below 1; scaling by it keeps the last token reachable and no other beyond it.
+    chosen = torch.searchsorted(cumulative, (uniforms.double() * cumulative[:, -1])[:, None], right=True)
+    return tokens.gather(1, chosen.clamp(max=values.shape[-1] - 1)).squeeze(1)
+
+
+@torch.inference_mode()
+def sample(
+    lm: NoiseLm,
+    layouts: Sequence[list[Piece]],
+    uniforms: Sequence[Sequence[np.ndarray]],
+    *,
+    top_k: int = 20,
+    batch_rows: int = 256,
+) -> list[list[Row]]:
+    """Write each layout once for each of its arrays of uniform numbers; rows come back in the order of the layouts.
+
+    The numbers' length bounds how many tokens a row may draw; a row that reaches it is `unfinished`.
+    """
+    lm.model.eval()
+    rows = [[Row(i, pieces, u, len(u)) for u in uniforms[i]] for i, pieces in enumerate(layouts)]
+    for chunk in _batches([_first_segment(p) for p in layouts], [len(r) for r in rows], batch_rows):
+        _write(lm, [rows[i] for i in chunk], top_k)
+    return rows
+
+
+def _first_segment(pieces: list[Piece]) -> Ids:
+    return pieces[0].kept + pieces[0].context
+
+
+def _batches(prompts: list[Ids], n_samples: list[int], batch_rows: int) -> Iterator[list[int]]:
+    """Prompts sorted by length, so that a batch has little padding, with at most `batch_rows` samples in all."""
+    chunk: list[int] = []
+    total = 0
+    for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
+        if chunk and total + n_samples[i] > batch_rows:
+            yield chunk
+            chunk, total = [], 0
+        chunk.append(i)
+        total += n_samples[i]
+    if chunk:
+        yield chunk
+
+
+def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
+    """Run one batch of prompts to its end."""
+    prompts = [_first_segment(group[0].pieces) for group in groups]
+    counts = torch.tensor([len(group) for group in groups])
+    cache, logits, mask = _prefill(lm, prompts)
+    cache.batch_select_indices(torch.arange(len(prompts)).repeat_interleave(counts))
+    logits, mask = logits.repeat_interleave(counts, dim=0), mask.repeat_interleave(counts, dim=0)
+    rows = [row for group in groups for row in group]
+    while True:
+        drawn = draw_from_top_k(logits, torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows]), top_k)
+        tokens = [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
+        alive = [i for i, row in enumerate(rows) if not row.done]
+        if not alive:
+            return
+        if len(rows) - len(alive) > DROP_AT * len(rows):
+            keep = torch.tensor(alive)
+            cache.batch_select_indices(keep)
+            mask, rows, tokens = mask[keep], [rows[i] for i in alive], [tokens[i] for i in alive]
+        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
+        logits = lm.model(
+            input_ids=torch.tensor(tokens)[:, None],
+            attention_mask=mask,
+            position_ids=mask.sum(dim=1, keepdim=True) - 1,
+            past_key_values=cache,
+            use_cache=True,
+        ).logits[:, -1]
+
+
+def _prefill(lm: NoiseLm, prompts: list[Ids]) -> tuple[DynamicCache, Tensor, Tensor]:
+    """Read the prompts, padded on the left: cache, logits behind the last token [n, V], attention mask [n, L]."""
+    longest = max(len(p) for p in prompts)
+    ids = torch.tensor([[lm.markers.end] * (longest - len(p)) + p for p in prompts])
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    cache = DynamicCache(config=lm.model.config)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    out = lm.model(
+        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+    )
+    return cache, out.logits[:, -1], mask
