@@ -189,7 +189,7 @@ def test_scaling_binning_has_few_values_each_the_mean_of_its_bin(calibrated_rows
     np.testing.assert_allclose(curve.values, [platt(odds[bins == b]).mean() for b in range(5)], rtol=1e-12)
 
 
-@pytest.mark.parametrize("calibrator", [ScalingBinning(n_bins=0), HistogramBinning(n_bins=2.5), ScalingBinning(True)])
+@pytest.mark.parametrize("calibrator", [ScalingBinning(n_bins=0), HistogramBinning(n_bins="x"), ScalingBinning(True)])
 def test_bad_bins_are_refused(calibrator, calibrated_rows):
     with pytest.raises(EbmcalError, match="n_bins must be a whole number"):
         calibrator.fit(*calibrated_rows(3000, 2))
@@ -203,6 +203,8 @@ def test_bad_settings_are_refused(calibrated_rows):
         HistogramBinning(pseudo_rows=-1).fit(*rows)
     with pytest.raises(EbmcalError, match="penalty"):
         VectorScaling(penalty=0).fit(*rows)
+    with pytest.raises(EbmcalError, match="penalty"):
+        VectorScaling(penalty="small").fit(*rows)
 
 
 def test_vector_scaling_finds_scales_and_biases(calibrated_rows):

@@ -7,6 +7,7 @@ Both are piecewise constant, so ties between rows are to be expected.
 """
 
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -73,9 +74,8 @@ class ScalingBinning(OneVsRest):
     def rows_wanted(self, n_classes: int) -> int:
         return 100 * n_classes
 
-    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+    def _check_settings(self) -> None:
         _require_bins(self.n_bins)
-        super()._fit(logits, y)
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BinCurve:
         platt, ordered = fit_platt_curve(odds, hits), np.sort(odds)
@@ -106,15 +106,14 @@ class HistogramBinning(OneVsRest):
         self.pseudo_rows = pseudo_rows
 
     def rows_wanted(self, n_classes: int) -> int:
-        return 25 * int(self.n_bins) * n_classes
+        return 25 * self.n_bins * n_classes
 
-    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+    def _check_settings(self) -> None:
         _require_bins(self.n_bins)
         if self.binning not in BINNINGS:
             raise unknown_name("binning", str(self.binning), BINNINGS)
-        if not 0 <= self.pseudo_rows < np.inf:
+        if not (isinstance(self.pseudo_rows, Real) and 0 <= self.pseudo_rows < np.inf):
             raise EbmcalError(f"pseudo_rows must be a number of rows, 0 or more; {self.pseudo_rows!r} came.")
-        super()._fit(logits, y)
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BinCurve:
         edges = self._edges(odds)

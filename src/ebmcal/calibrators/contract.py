@@ -130,6 +130,9 @@ class Calibrator:
     def _settings(self) -> dict[str, Any]:
         return {name: _plain(value) for name, value in self.get_params().items()}
 
+    def _check_settings(self) -> None:
+        """Raise for settings that make no sense; the constructor only stores them."""
+
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         raise NotImplementedError
 
@@ -145,6 +148,7 @@ class Calibrator:
 
     def _fit_rows(self, logits: Any, y: Any, ids: Any, label_names: list[str] | None) -> "Calibrator":
         logits = _checked_logits(logits)
+        self._check_settings()
         y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))
         if len(y) < self.rows_wanted(logits.shape[1]):
             warnings.warn(advice(self, len(y), logits.shape[1]), FewRows, stacklevel=3)

@@ -51,9 +51,11 @@ class TemperatureScaling(Calibrator):
     def rows_wanted(self, n_classes: int) -> int:
         return 100
 
-    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+    def _check_settings(self) -> None:
         if self.method not in METHODS:
             raise unknown_name("method of temperature scaling", str(self.method), METHODS)
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         if self.method == "ece-grid":
             self.temperature_, self.converged_ = _least_ece(logits, y), True
             return

@@ -7,6 +7,7 @@ that never occurs, it falls back to temperature scaling instead of running away.
 """
 
 import warnings
+from numbers import Real
 
 import numpy as np
 
@@ -44,11 +45,13 @@ class VectorScaling(Calibrator):
     def rows_wanted(self, n_classes: int) -> int:
         return 100 * n_classes
 
+    def _check_settings(self) -> None:
+        if not (isinstance(self.penalty, Real) and 0 < self.penalty < np.inf):
+            raise EbmcalError(f"penalty must be a number above 0; {self.penalty!r} came. 0.1 is the default.")
+
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         from scipy.optimize import minimize
 
-        if not 0 < self.penalty < np.inf:
-            raise EbmcalError(f"penalty must be a number above 0; {self.penalty!r} came. 0.1 is the default.")
         temperature, _ = least_nll(logits, y)
         z = _centred(logits).T / temperature  # [C, n]
         start = np.concatenate([np.ones(len(z)), np.zeros(len(z))])

@@ -4,6 +4,7 @@ Stored as `calibrator.json` in the model folder, it is applied by everything in 
 (`--fold`, temperature only), it is part of the weights and plain transformers gives calibrated probabilities.
 """
 
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -35,8 +36,9 @@ def calibrate(
     rows = _fitting_rows(on, model_folder(model_dir))
     with as_notices():
         fitted = unfitted.fit_predictions(rows)
+        done = _fold_into(model_dir, fitted) if fold else _store_in(model_dir, fitted)
     typer.echo(_fit_line(fitted, rows, on))
-    typer.echo(_fold_into(model_dir, fitted) if fold else _store_in(model_dir, fitted))
+    typer.echo(done)
 
 
 def _fit_line(fitted: "Calibrator", rows: "Predictions", on: Path) -> str:
@@ -54,7 +56,14 @@ def _fit_line(fitted: "Calibrator", rows: "Predictions", on: Path) -> str:
 
 def _store_in(model_dir: Path, fitted: "Calibrator") -> str:
     from ebmcal.calibrators import attach
+    from ebmcal.calibrators.folding import folded_temperature
 
+    earlier = folded_temperature(model_dir)
+    if earlier is not None:
+        warnings.warn(
+            f"A temperature of {earlier:.4g} is folded into {model_dir}: the predictions have to be made after that.",
+            stacklevel=2,
+        )
     return f"Stored as {attach(model_dir, fitted)}; ebmcal applies it whenever it loads this model."
 
 
