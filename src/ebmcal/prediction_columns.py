@@ -23,14 +23,16 @@ def to_fields(table: Table, label_names: Sequence[str] | None = None) -> dict[st
     >>> fields["labels"], fields["label_names"], fields["probs"]
     (array([1]), ('no', 'yes'), array([[0.2, 0.8]]))
     """
-    columns = {_singular(name): column for name, column in table.columns.items()}
+    plural = {short: table.columns[long] for short, long in _NPZ_NAMES.items() if long in table.columns}
+    columns = plural | table.columns
     kind, matrix, names = _class_matrix(columns, table.label_names)
-    matrix, names = _in_order(matrix, names, label_names)
+    labels = _labels(columns, names, are_indices=table.label_names is not None)
+    order, names = _order(names, label_names)
     ids = columns.get("id")
     return {
-        "labels": _labels(columns, names, are_indices=table.label_names is not None),
+        "labels": _moved(labels, order),
         "label_names": names,
-        kind: matrix,
+        kind: matrix if order == sorted(order) else matrix[:, order],
         "energies": numbers(columns["energy"], "energy") if "energy" in columns else None,
         "ids": None if ids is None else np.array([str(i) for i in ids], dtype=object),
         "texts": _texts(columns, "text"),
@@ -79,13 +81,9 @@ def _number(value: Any, name: str, row: int) -> float:
         raise EbmcalError(f"column {name!r}, row {row} is {_shown(value)}, which is no number.") from error
 
 
-def _singular(name: str) -> str:
-    return next((short for short, long in _NPZ_NAMES.items() if name == long), name)
-
-
 def _class_matrix(columns: dict[str, Any], names: tuple[str, ...] | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
     if "logits" in columns or "probs" in columns:
-        return _npz_matrix(columns, names)
+        return _one_matrix(columns, names)
     found = {kind: [c for c in columns if c.startswith(prefix)] for kind, prefix in _PREFIXES.items()}
     found = {kind: names for kind, names in found.items() if names}
     if len(found) != 1:
@@ -108,27 +106,37 @@ def _which_columns(columns: dict[str, Any], found: dict[str, list[str]]) -> str:
     )
 
 
-def _npz_matrix(columns: dict[str, Any], names: tuple[str, ...] | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
+def _one_matrix(columns: dict[str, Any], names: tuple[str, ...] | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
     if "logits" in columns and "probs" in columns:
         raise EbmcalError("both 'logits' and 'probs' came; keep one of them.")
     kind = "logits" if "logits" in columns else "probs"
-    matrix = np.asarray(columns[kind])
+    try:
+        matrix = np.asarray(columns[kind])
+    except ValueError as error:
+        raise EbmcalError(f"the rows of {kind!r} differ in length.") from error
     if matrix.ndim != 2:
         raise EbmcalError(f"{kind!r} must be [n, C]; {list(matrix.shape)} came.")
     return kind, matrix, tuple(str(i) for i in range(matrix.shape[1])) if names is None else names
 
 
-def _in_order(
-    matrix: np.ndarray, names: tuple[str, ...], wanted: Sequence[str] | None
-) -> tuple[np.ndarray, tuple[str, ...]]:
+def _order(names: tuple[str, ...], wanted: Sequence[str] | None) -> tuple[list[int], tuple[str, ...]]:
+    """Which class of the file stands at each place of the wanted order, and the names in that order."""
+    same = list(range(len(names)))
     if wanted is None:
-        return matrix, names
+        return same, names
     wanted = tuple(str(name) for name in wanted)
     if sorted(wanted) == sorted(names):
-        return matrix[:, [names.index(name) for name in wanted]], wanted
-    if len(wanted) == len(names) and names == tuple(str(i) for i in range(len(names))):
-        return matrix, wanted  # the file numbers its classes
+        return [names.index(name) for name in wanted], wanted
+    if len(wanted) == len(names) and names == tuple(str(i) for i in same):
+        return same, wanted  # the file numbers its classes
     raise EbmcalError(f"the classes are {', '.join(names)}, not {', '.join(wanted)}.")
+
+
+def _moved(labels: np.ndarray, order: list[int]) -> np.ndarray:
+    """Labels of the file as places in the wanted order; out of range ones stay, for the checks to name."""
+    if order == sorted(order) or labels.min() < -1 or labels.max() >= len(order):
+        return labels
+    return np.append(np.argsort(order), -1)[labels]  # the last place is for −1, unknown
 
 
 def _texts(columns: dict[str, Any], name: str) -> list[str] | None:

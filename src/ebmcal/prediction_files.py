@@ -181,7 +181,7 @@ def _refuse_twice(path: Path, names: list[str]) -> None:
 
 
 def _read_npz(path: Path) -> Table:
-    with np.load(path, allow_pickle=False) as arrays:
+    with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
         columns = {name: _from_npz(arrays[name]) for name in arrays.files}
     names = columns.pop("label_names", None)
     meta = columns.pop("meta", None)
