@@ -45,8 +45,9 @@ def make_predictions(
     energy = -np.log(np.exp(logits * sharpness).sum(axis=1)) + rng.normal(size=n) * 0.3
     texts = [NASTY_TEXTS[i] if i < len(NASTY_TEXTS) else f"an ordinary text, number {i}" for i in range(n)]
     if energies:  # the nasty texts stand at both ends, so that the example tables show them
-        at_ends = np.where(np.arange(len(NASTY_TEXTS)) % 2, energy.max(), energy.min())
-        energy[: len(NASTY_TEXTS)] = at_ends + np.sign(at_ends) * np.linspace(0.5, 0.1, len(NASTY_TEXTS))
+        side = np.where(np.arange(n) % 2, 1, -1)[: len(NASTY_TEXTS)]
+        ends = np.where(side > 0, energy.max(), energy.min())
+        energy[: len(side)] = ends + side * np.linspace(0.5, 0.1, len(side))
     return Predictions(
         labels=drawn if labels else np.full(n, -1),
         label_names=LABELS,

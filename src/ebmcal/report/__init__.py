@@ -26,6 +26,13 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     return target
 
 
+def report_text(run_dir: str | Path, form: str) -> str:
+    """The tables of a run folder as one text: `form` is "markdown", "latex" (the paper's layout) or "json"."""
+    from ebmcal.report import texts
+
+    return texts.report_text(run_dir, form)
+
+
 def write_evaluation_report(
     path: str | Path,
     named: Mapping[str, Predictions],
@@ -47,4 +54,4 @@ def write_evaluation_report(
     return Path(path)
 
 
-__all__ = ["write_evaluation_report", "write_report"]
+__all__ = ["report_text", "write_evaluation_report", "write_report"]

@@ -72,7 +72,10 @@ def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
     rows = labelled_rows(subject.splits[split])
     if rows is None:
         return None
-    found = {name: interval.to_json() for name, interval in summarize(rows, SUMMARY_METRICS, n_resamples=200).items()}
+    found = {
+        name: interval.to_json()
+        for name, interval in summarize(rows, SUMMARY_METRICS, n_resamples=200, warn=False).items()
+    }
     return {"method": subject.method, "seed": subject.seed, "test_set": split, "n_rows": rows.n_rows, "metrics": found}
 
 
@@ -106,16 +109,17 @@ def _methods(subjects: Sequence[Subject]) -> list[Method]:
 
 
 def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
-    baseline = _baseline(subject, subjects)
+    baseline = find_baseline(subject, subjects)
     main = next(iter(subject.test_sets()), None)
     examples: list[EnergyExample] = []
     if main is not None:
         examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
+    compared = any(shift.before is not None for example in examples for shift in example.shifts)
     label = subject.name if subject.seed is None else f"Seed {subject.seed}"
-    return Model(label, model_figures(subject, baseline, key), examples, baseline.method if baseline else None)
+    return Model(label, model_figures(subject, baseline, key), examples, baseline.method if compared else None)
 
 
-def _baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:
+def find_baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:
     """The baseline of the same seed; among prediction files without one of that name, the first."""
     named = [s for s in subjects if s.method == "baseline" and s.seed == subject.seed]
     found = named or ([subjects[0]] if subject.seed is None else [])

@@ -17,6 +17,7 @@ from ebmcal.tables.table import Column, Entry, Row, Table
 MASK = re.compile(r"(<M>|\[M\]|<mask>|\[MASK\])")
 SEPARATOR = "<SEP>"
 SHOWN_LABELS = 4
+LONGEST = 300  # characters of a text in a `Table`
 
 
 @dataclass(frozen=True)
@@ -90,7 +91,7 @@ def noise_examples(records: Iterable[Mapping[str, Any]], n: int = 10) -> list[No
     ]
 
 
-def energy_example_table(examples: Sequence[EnergyExample]) -> Table:
+def energy_example_table(examples: Sequence[EnergyExample], name: str = "") -> Table:
     """The paper's example table: text, label, energy, baseline → model posterior."""
     columns = (Column("end", "Energy"), Column("energy", "Ê(x)", digits=2), Column("label", "Label"))
     columns += (Column("text", "Text"), Column("posterior", "Posterior, baseline → model"))
@@ -107,13 +108,14 @@ def energy_example_table(examples: Sequence[EnergyExample]) -> Table:
         )
         for e in examples
     ]
-    return Table("Texts of lowest and highest energy", columns, tuple(rows))
+    title = "Texts of lowest and highest energy"
+    return Table(f"{title}: {name}" if name else title, columns, tuple(rows))
 
 
 def noise_example_table(examples: Sequence[NoiseExample]) -> Table:
     """Masked input with the hidden words in brackets, and what was generated."""
     columns = (Column("masked", "Masked input (hidden words)"), Column("noise", "Generated"))
-    rows = [Row((Entry(masked_text(e)), Entry(_joined(e.noise, e.noise_pair)))) for e in examples]
+    rows = [Row((Entry(_cut(masked_text(e))), Entry(_joined(e.noise, e.noise_pair)))) for e in examples]
     return Table("Noise", columns, tuple(rows))
 
 
@@ -165,7 +167,11 @@ def _optional(value: Any) -> str | None:
 
 
 def _joined(text: str, pair: str | None) -> str:
-    return text if pair is None else f"{text} ‖ {pair}"
+    return _cut(text) if pair is None else f"{_cut(text)} ‖ {_cut(pair)}"
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= LONGEST else text[:LONGEST] + "…"
 
 
 def _shifts(shifts: Sequence[LabelShift]) -> str:

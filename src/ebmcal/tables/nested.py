@@ -31,7 +31,7 @@ def record_table(records: Mapping[str, Mapping[str, Any]], title: str, first: st
     """
     flat = {name: flatten(record) for name, record in records.items()}
     keys = list(dict.fromkeys(key for record in flat.values() for key in record))
-    columns = (Column("name", first), *(Column(key, key) for key in keys))
+    columns = (Column("name", first), *(Column(key, key, digits=None) for key in keys))
     rows = tuple(Row((Entry(name), *(_entry(record.get(key)) for key in keys))) for name, record in flat.items())
     return Table(title, columns, rows)
 
@@ -63,13 +63,13 @@ def flatten(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
 
 def _facts(data: Mapping[str, Any], title: str) -> Table:
     rows = tuple(Row((Entry(name), _entry(value))) for name, value in flatten(data).items())
-    return Table(title, (Column("what", "What"), Column("value", "Value", digits=4)), rows)
+    return Table(title, (Column("what", "What"), Column("value", "Value", digits=None)), rows)
 
 
 def _matrix(data: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     flat = {name: flatten(part) for name, part in data.items()}
     names = list(dict.fromkeys(key for part in flat.values() for key in part))
-    columns = (Column("what", "What"), *(Column(str(name), readable(name), digits=4) for name in flat))
+    columns = (Column("what", "What"), *(Column(str(name), readable(name), digits=None) for name in flat))
     rows = tuple(Row((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names)
     return Table(title, columns, rows)
 

@@ -6,6 +6,7 @@ take no part in the contest for bold, as in the paper.
 
 import statistics
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, TEST_SETS, published_set
 from ebmcal.tables.results import (
@@ -38,7 +39,7 @@ def paper_table(documents: Sequence[Document], *, ece: str = "ece_classwise", pu
 
     >>> rows = [{"method": "baseline", "metrics": {"accuracy": 0.7, "ece_classwise": 0.3}}]
     >>> [row.entries[0].value for row in paper_table([{"task": "rte", "rows": rows}]).rows][:2]
-    ['baseline', 'baseline (published)']
+    ['baseline', 'baseline, published']
     """
     blocks = [_Block(document, name, ece) for document in documents for name in list_test_sets(document)]
     keys = _ordered({key for block in blocks for key in block.found})
@@ -61,7 +62,8 @@ class _Block:
         self.title = TEST_SETS.get(self.published or "", task if test_set == "test" else f"{task} {test_set}")
 
     def pair(self, key: Key) -> tuple[Entry, ...]:
-        return tuple(mean_figure(self.found.get(key, []), metric) for metric in self.metrics)
+        found = (mean_figure(self.found.get(key, []), metric) for metric in self.metrics)
+        return tuple(replace(entry, low=None, high=None) for entry in found)  # no room for intervals
 
     def columns(self) -> list[Column]:
         return [_column(f"{self.title}:{metric}", metric, self.title) for metric in self.metrics]
@@ -112,7 +114,7 @@ def _published_rows(blocks: Sequence[_Block]) -> list[Row]:
     if not any(block.published for block in blocks):
         return []
     return [
-        _row(f"{method} (published)", [_published_pair(block, theirs) for block in blocks], "published")
+        _row(f"{method}, published", [_published_pair(block, theirs) for block in blocks], "published")
         for method, theirs in PUBLISHED.items()
     ]
 

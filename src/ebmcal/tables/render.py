@@ -31,6 +31,7 @@ _LATEX = {
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: title, table, notes.
 
+    >>> from ebmcal.tables import Row
     >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), (Row((Entry("x"), Entry(0.5))),))))
     | Method | acc |
     |---|---:|

@@ -21,29 +21,31 @@ from ebmcal.tables.results import (
 from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
 
 
-def summary_table(document: Document, *, test_set: str = "test", metrics: Sequence[str] | None = None) -> Table:
+def summary_table(
+    document: Document, *, test_set: str = "test", metrics: Sequence[str] | None = None, published: bool = True
+) -> Table:
     """Methods × metrics, mean ± spread over seeds, the best figure of each column marked.
 
     Shows the task's metric, both ECEs, NLL and Brier score unless `metrics` names others; tasks of the paper also get
-    its published figures.
+    its `published` figures.
 
     >>> rows = [{"method": m, "metrics": {"accuracy": a}} for m, a in [("baseline", 0.8), ("hidden", 0.9)]]
     >>> [entry.best for entry in summary_table({"rows": rows}).column("accuracy")]
     [False, True]
     """
     found = results(document, test_set)
+    theirs = published_set(document.get("task"), test_set) if published else None
     names = list(metrics) if metrics is not None else _main_metrics(document, found)
     n_seeds = {key: len([row for row in rows if not row.get("error")]) for key, rows in found.items()}
-    columns = [Column("method", "Method"), *map(heading, names), *_published_columns(document, test_set)]
+    columns = [Column("method", "Method"), *map(heading, names), *_published_columns(document, theirs)]
     rows = [
-        Row((Entry(row_name(key)), *_figures(rows, names), *_published(document, test_set, key)))
-        for key, rows in found.items()
+        Row((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs))) for key, rows in found.items()
     ]
     if len(set(n_seeds.values())) > 1:  # a run that is not finished
         columns.append(Column("n_seeds", "Seeds"))
         rows = [Row((*row.entries, Entry(n))) for row, n in zip(rows, n_seeds.values(), strict=True)]
     rows = [Row(row.entries, section=key[0]) for row, key in zip(rows, found, strict=True)]
-    notes = _notes(document, test_set, max(n_seeds.values(), default=0))
+    notes = _notes(max(n_seeds.values(), default=0), theirs)
     return mark_best(Table(_title(document, test_set), tuple(columns), tuple(rows), notes))
 
 
@@ -60,7 +62,7 @@ def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[
         for key, rows in found.items()
         for row in rows
     ]
-    return Table(f"{_title(document, test_set)}: every seed", columns, tuple(rows), _notes(document, test_set, 1)[:1])
+    return Table(f"{_title(document, test_set)}: every seed", columns, tuple(rows), _notes(1))
 
 
 def paired_table(document: Document) -> Table:
@@ -71,7 +73,7 @@ def paired_table(document: Document) -> Table:
         Column("seed", "Seed"),
         Column("metric", "Metric"),
         Column("difference", "Difference"),
-        Column("p_value", "p"),
+        Column("p_value", "p", digits=None),
     )
     tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method"))))
     rows = tuple(Row(_paired_entries(test), section=str(test.get("method"))) for test in tests)
@@ -103,21 +105,19 @@ def _figures(rows: list[Mapping], names: Sequence[str]) -> list[Entry]:
     return [mean_figure(rows, name) for name in names]
 
 
-def _published_columns(document: Document, test_set: str) -> list[Column]:
-    if published_set(document.get("task"), test_set) is None:
+def _published_columns(document: Document, theirs: str | None) -> list[Column]:
+    if theirs is None:
         return []
     title = heading(document.get("task_metric") or "accuracy").title
     return [Column("published", f"Published {title}"), Column("published_ece", "Published ECE, see note")]
 
 
-def _published(document: Document, test_set: str, key: Key) -> list[Entry]:
+def _published(key: Key, theirs: str | None) -> list[Entry]:
     """The paper applies post-hoc steps to its baseline only, under the name of the step."""
-    name = published_set(document.get("task"), test_set)
-    if name is None:
+    if theirs is None:
         return []
     method = key[1] if key[0] == "baseline" and key[1] else row_name(key)
-    figures = PUBLISHED.get(method, {}).get(name, (None, None))
-    return [Entry(value) for value in figures]
+    return [Entry(value) for value in PUBLISHED.get(method, {}).get(theirs, (None, None))]
 
 
 def _title(document: Document, test_set: str) -> str:
@@ -125,8 +125,8 @@ def _title(document: Document, test_set: str) -> str:
     return task if test_set == "test" else f"{task}, {test_set}"
 
 
-def _notes(document: Document, test_set: str, n_seeds: int) -> tuple[str, ...]:
+def _notes(n_seeds: int, theirs: str | None = None) -> tuple[str, ...]:
     spread = "In brackets: 95% bootstrap interval."
     if n_seeds > 1:
         spread = f"Mean ± sample standard deviation over {n_seeds} seeds."
-    return (spread, PUBLISHED_NOTE) if _published_columns(document, test_set) else (spread,)
+    return (spread, PUBLISHED_NOTE) if theirs else (spread,)

@@ -16,14 +16,15 @@ Value = float | int | str | None
 class Column:
     """A heading. `better` is +1 when more is better, -1 when less is, 0 when nothing is to be marked.
 
-    `group` is a heading over several columns (a data set); `digits` are shown after the point.
+    `group` is a heading over several columns (a data set); `digits` are shown after the point, None for as many as
+    it takes to show four that count.
     """
 
     key: str
     title: str
     better: int = 0
     group: str = ""
-    digits: int = 3
+    digits: int | None = 3
 
 
 @dataclass(frozen=True)
@@ -46,17 +47,17 @@ class Entry:
         is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
         return float(self.value) if is_number and math.isfinite(self.value) else None
 
-    def text(self, digits: int = 3) -> str:
+    def text(self, digits: int | None = 3) -> str:
         """Everything: the value and how sure it is."""
         return f"{self.main(digits)} {self.extra(digits)}".rstrip()
 
-    def main(self, digits: int = 3) -> str:
+    def main(self, digits: int | None = 3) -> str:
         """The value alone."""
         if self.number is None:
             return self.value if isinstance(self.value, str) and self.value else EMPTY
         return format_number(self.value, digits)
 
-    def extra(self, digits: int = 3) -> str:
+    def extra(self, digits: int | None = 3) -> str:
         """How sure the value is, where that is known."""
         if self.number is not None and self.spread is not None:
             return f"± {format_number(self.spread, digits)}"
@@ -93,17 +94,17 @@ class Table:
         return [row.entries[index] for row in self.rows]
 
 
-def format_number(value: float, digits: int = 3) -> str:
-    """A fixed number of digits, no minus zero; whole numbers stay whole.
+def format_number(value: float, digits: int | None = 3) -> str:
+    """A fixed number of digits after the point (None: four that count), no minus zero; whole numbers stay whole.
 
-    >>> format_number(-0.0001), format_number(12), format_number(float("nan"))
-    ('0.000', '12', '–')
+    >>> format_number(-0.0001), format_number(12), format_number(float("nan")), format_number(0.00012, None)
+    ('0.000', '12', '–', '0.00012')
     """
     if isinstance(value, int):
         return str(value)
     if not math.isfinite(value):
         return EMPTY
-    shown = f"{value:.{digits}f}"
+    shown = f"{value:.4g}" if digits is None else f"{value:.{digits}f}"
     return shown.removeprefix("-") if float(shown) == 0 else shown
 
 
@@ -139,7 +140,7 @@ def groups(columns: Sequence[Column]) -> Iterable[tuple[str, int]]:
 def _winners(table: Table, index: int) -> set[int]:
     column = table.columns[index]
     numbers = {n: row.entries[index].number for n, row in enumerate(table.rows) if row.contest}
-    shown = {n: round(value, column.digits) for n, value in numbers.items() if value is not None}
+    shown = {n: float(format_number(value, column.digits)) for n, value in numbers.items() if value is not None}
     if not column.better or len(set(shown.values())) < 2:
         return set()
     best = max(shown.values(), key=lambda value: value * column.better)
