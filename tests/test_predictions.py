@@ -346,6 +346,16 @@ def test_files_cut_short_at_any_place_are_refused_or_shorter(tmp_path, suffix):
             assert p.n_rows <= 20
 
 
+def test_a_flipped_bit_in_the_data_of_a_parquet_is_noticed(tmp_path):
+    path = tmp_path / "p.parquet"
+    sample(n_rows=500).write(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(EbmcalError, match="cannot be read as parquet"):
+        Predictions.read(path)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(SUFFIXES),

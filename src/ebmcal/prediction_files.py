@@ -86,7 +86,7 @@ def _read_parquet(path: Path) -> Table:
 
     # A plain file handle: read_table(path) would take columns from folder names such as `seed=1`.
     with open(path, "rb") as handle:
-        arrow = pq.ParquetFile(handle).read()
+        arrow = pq.ParquetFile(handle, page_checksum_verification=True).read()
     _refuse_twice(path, arrow.column_names)
     note = json.loads((arrow.schema.metadata or {}).get(_META_KEY, b"{}"))
     names = note.get("label_names")
@@ -110,7 +110,8 @@ def _write_parquet(path: Path, table: Table) -> None:
     import pyarrow.parquet as pq
 
     note = json.dumps({"label_names": table.label_names, "meta": table.meta}).encode()
-    pq.write_table(_to_arrow(table).replace_schema_metadata({_META_KEY: note}), path, compression="zstd")
+    arrow = _to_arrow(table).replace_schema_metadata({_META_KEY: note})
+    pq.write_table(arrow, path, compression="zstd", write_page_checksum=True)
 
 
 def _to_arrow(table: Table) -> Any:
