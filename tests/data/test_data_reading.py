@@ -198,6 +198,15 @@ def test_a_truncated_parquet_file(tmp_path, keep):
         read(path)
 
 
+def test_a_column_name_that_is_no_utf8(tmp_path):
+    pq.write_table(
+        pa.table({"text": ["a"], "label": [0], "other": [1]}), tmp_path / "whole.parquet", store_schema=False
+    )
+    path = write(tmp_path, "a.parquet", (tmp_path / "whole.parquet").read_bytes().replace(b"other", b"oth\xe5r"))
+    with pytest.raises(EbmcalError, match="not a whole Parquet file"):
+        read(path)
+
+
 def test_rows_are_numbered_through_several_files(tmp_path):
     for i in range(3):
         pq.write_table(pa.table({"text": [f"{i}a", f"{i}b"], "label": [0, 1]}), tmp_path / f"{i}.parquet")

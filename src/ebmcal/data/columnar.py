@@ -63,14 +63,20 @@ def _raw(column: pa.Array) -> list[bytes | None]:
 
 def _schema(path: Path, kind: str) -> pa.Schema:
     try:
-        if kind == "parquet":
-            import pyarrow.parquet as pq
-
-            return pq.read_schema(path)
-        with pa.memory_map(str(path)) as source:
-            return pa.ipc.open_stream(source).schema
+        schema = _read_schema(path, kind)
+        _ = schema.names  # a damaged name is no UTF-8 and fails only when it is looked at
+        return schema
     except _FAILURES as error:
         raise _unreadable(path, kind, error) from error
+
+
+def _read_schema(path: Path, kind: str) -> pa.Schema:
+    if kind == "parquet":
+        import pyarrow.parquet as pq
+
+        return pq.read_schema(path)
+    with pa.memory_map(str(path)) as source:
+        return pa.ipc.open_stream(source).schema
 
 
 def _batches(path: Path, kind: str, names: list[str]) -> Iterator[pa.RecordBatch]:
