@@ -72,7 +72,9 @@ class EnergyClassifier(nn.Module):
         folder = Path(folder)
         card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
         try:
-            encoder = AutoModelForSequenceClassification.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
+            encoder = AutoModelForSequenceClassification.from_pretrained(
+                folder, use_safetensors=True, dtype=torch.float32
+            )
             model = cls(encoder, card.get("energy", "hidden"))
             model.load_head(folder)
         except EbmcalError:

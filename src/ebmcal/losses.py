@@ -9,7 +9,6 @@ plain sums over texts divided by the number of data texts. softplus is the stabl
 
 import math
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 

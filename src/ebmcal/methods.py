@@ -58,7 +58,9 @@ def joint(rows: Rows, settings: Settings) -> Terms:
     }
 
 
-def poscal(rows: Rows, settings: Settings, distance: Callable[[Tensor, Tensor], Tensor] = losses.posterior_mse) -> Terms:
+def poscal(
+    rows: Rows, settings: Settings, distance: Callable[[Tensor, Tensor], Tensor] = losses.posterior_mse
+) -> Terms:
     """Cross-entropy and the distance of posteriors from the label frequencies of their bins (Jung et al. 2020).
 
     Until the table is first filled, and in bins that held no text, there is nothing to move towards.
@@ -66,7 +68,10 @@ def poscal(rows: Rows, settings: Settings, distance: Callable[[Tensor, Tensor], 
     terms = plain(rows, settings)
     if settings.frequencies is not None:
         probs = torch.softmax(rows.logits[rows.is_data], dim=-1)
-        terms["posterior_term"] = (distance(probs, _bin_frequencies(probs, settings.frequencies)), settings.poscal_weight)
+        terms["posterior_term"] = (
+            distance(probs, _bin_frequencies(probs, settings.frequencies)),
+            settings.poscal_weight,
+        )
     return terms
 
 

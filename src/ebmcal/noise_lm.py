@@ -80,7 +80,9 @@ class NoiseLm:
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:
             raise EbmcalError(f"{folder} is not a usable noise LM: {' '.join(str(error).split())[:300]}") from error
-        return cls(model, tokenizer, add_markers(model, tokenizer), card["mode"], card["mask_ratio"], card["max_length"])
+        return cls(
+            model, tokenizer, add_markers(model, tokenizer), card["mode"], card["mask_ratio"], card["max_length"]
+        )
 
 
 def add_markers(model: nn.Module, tokenizer: Any) -> Markers:
@@ -127,7 +129,11 @@ def token_losses(model: nn.Module, ids: Sequence[np.ndarray], learn: Sequence[np
     wanted[batch.starts] = False  # nothing stands before the first token
     where = torch.from_numpy(np.flatnonzero(wanted))
     if _packs(model):
-        inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.positions()[None], "logits_to_keep": where - 1}
+        inputs = {
+            "input_ids": batch.input_ids[None],
+            "position_ids": batch.positions()[None],
+            "logits_to_keep": where - 1,
+        }
         out = model(**{k: v.to(device) for k, v in inputs.items()}, groups=batch.groups, use_cache=False)
         logits = out.logits[0]  # [m, V]
     else:

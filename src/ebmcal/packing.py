@@ -57,7 +57,9 @@ def pack(texts: Sequence[np.ndarray], token_types: Sequence[np.ndarray] | None =
     if np.any(np.diff(lengths) < 0):
         raise ValueError("pack() takes texts sorted by length, shortest first")
     ids = torch.from_numpy(np.concatenate(texts).astype(np.int64))
-    types = torch.zeros_like(ids) if token_types is None else torch.from_numpy(np.concatenate(token_types).astype(np.int64))
+    types = (
+        torch.zeros_like(ids) if token_types is None else torch.from_numpy(np.concatenate(token_types).astype(np.int64))
+    )
     return Pack(ids, types, lengths)
 
 

@@ -149,6 +149,11 @@ def _prefill(lm: NoiseLm, prompts: list[Ids]) -> tuple[DynamicCache, Tensor, Ten
     cache = DynamicCache(config=lm.model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     out = lm.model(
-        input_ids=ids, attention_mask=mask, position_ids=positions, past_key_values=cache, use_cache=True, logits_to_keep=1
+        input_ids=ids,
+        attention_mask=mask,
+        position_ids=positions,
+        past_key_values=cache,
+        use_cache=True,
+        logits_to_keep=1,
     )
     return cache, out.logits[:, -1], mask

@@ -1,0 +1,118 @@
+"""The command line. `--help` answers at once: only the command that was asked for is imported.
+
+Each command is a function in a module of its own; `COMMANDS` says where. An `EbmcalError` is printed without a
+traceback and the exit code is 1; wrong usage is 2; stopped by a signal is 130.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import typer
+
+from ebmcal.errors import EbmcalError, require_extra
+
+TRAINING = ("torch", "transformers", "accelerate", "safetensors")
+
+
+@dataclass(frozen=True)
+class Command:
+    """Where a command is, what it says in the overview, and what it needs to be installed."""
+
+    home: str  # module:function
+    help: str
+    panel: str
+    needs: tuple[str, ...] = ()
+
+
+START, STAGES, JUDGE = (
+    "From texts to a calibrated classifier",
+    "The stages on their own",
+    "Judge and mend any classifier",
+)
+
+COMMANDS: dict[str, Command] = {
+    "run": Command("run:run", "All stages for one task: noise, training, calibration, report.", START, TRAINING),
+    "demo": Command("demo:demo", "The whole method on built-in texts and weights, in minutes.", START, TRAINING),
+    "benchmark": Command("benchmark:benchmark", "Tasks × methods × seeds, and the paper's tables.", START, TRAINING),
+    "tasks": Command("tasks:tasks", "What is built in: columns, labels, metric, settings.", START),
+    "noise fit": Command("noise:fit", "Finetune the noise language model.", STAGES, TRAINING),
+    "noise sample": Command("noise:sample", "Write noise texts into a store.", STAGES, TRAINING),
+    "noise show": Command("noise:show", "Look at noise: masked input, hidden words, what was written.", STAGES),
+    "train": Command("train:train", "Train the models of a run, without predictions or report.", STAGES, TRAINING),
+    "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING),
+    "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", JUDGE),
+    "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
+    "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
+}
+
+
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """The app with the `wanted` command imported and the others as stubs that only have their help."""
+    options = {"no_args_is_help": True, "rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
+    app = typer.Typer(name="ebmcal", help="Text classifiers whose probabilities can be trusted.", **options)
+    groups: dict[str, typer.Typer] = {}
+    for name, command in COMMANDS.items():
+        group, _, leaf = name.rpartition(" ")
+        if group and group not in groups:
+            groups[group] = typer.Typer(no_args_is_help=True)
+            app.add_typer(groups[group], name=group, help=f"The stages of {group}.", rich_help_panel=command.panel)
+        function = _load(command) if name == wanted else _stub(command)
+        parent = groups[group] if group else app
+        parent.command(leaf, help=command.help, rich_help_panel=None if group else command.panel)(function)
+    app.callback()(_version)
+    return app
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Entry point of the `ebmcal` script."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    try:
+        build_app(_wanted(arguments))(arguments, standalone_mode=True)
+    except EbmcalError as error:
+        typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
+        raise SystemExit(130 if type(error).__name__ == "Stopped" else 1) from None
+    except KeyboardInterrupt:
+        typer.secho("Stopped. What was finished is kept: run the same command again to go on.", err=True)
+        raise SystemExit(130) from None
+    except BrokenPipeError:  # the reader, `head` for example, had enough
+        raise SystemExit(0) from None
+
+
+def _wanted(arguments: list[str]) -> str | None:
+    words = [a for a in arguments if not a.startswith("-")][:2]
+    return next((name for name in (" ".join(words), words[0] if words else "") if name in COMMANDS), None)
+
+
+def _load(command: Command) -> Callable[..., None]:
+    missing = None
+    try:
+        require_extra("train", *command.needs)
+    except EbmcalError as error:
+        missing = error
+    module, function = command.home.split(":")
+    if missing is None:
+        return getattr(importlib.import_module(f"ebmcal.cli.{module}"), function)
+
+    def refuse(context: typer.Context) -> None:
+        raise missing
+
+    return refuse
+
+
+def _stub(command: Command) -> Callable[[], None]:
+    def stub() -> None:
+        raise AssertionError("a stub is only there for the overview")
+
+    return stub
+
+
+def _version(
+    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
+) -> None:
+    if version:
+        import ebmcal
+
+        typer.echo(f"ebmcal {ebmcal.__version__}")
+        raise typer.Exit

@@ -1,0 +1,28 @@
+"""`ebmcal run`: all stages for one task."""
+
+from pathlib import Path
+
+from ebmcal.cli.options import with_config
+from ebmcal.config import RunConfig
+
+
+def run_config(config: RunConfig) -> None:
+    """Run, then print the table of results."""
+    from rich.console import Console as RichConsole
+
+    from ebmcal.pipeline import read_document, run
+    from ebmcal.progress import Console
+    from ebmcal.tables import paired_table, summary_table, to_rich
+    from ebmcal.tables.results import list_test_sets
+
+    log = Path(config.output) / "log.txt" if config.output else None
+    folder = run(config, Console(log))
+    document, console = read_document(folder), RichConsole()
+    for test_set in list_test_sets(document):
+        console.print(to_rich(summary_table(document, test_set=test_set)))
+    if document["paired"]:
+        console.print(to_rich(paired_table(document)))
+    console.print(f"Open {folder.report} in a browser.", highlight=False, soft_wrap=True)
+
+
+run = with_config(run_config)

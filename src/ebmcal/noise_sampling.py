@@ -1,0 +1,134 @@
+"""Filling a noise store: masks, samples and decodes one shard at a time. Anyone may make any shard."""
+
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ebmcal.data import Texts
+from ebmcal.masking import Markers
+from ebmcal.noise_lm import NoiseLm
+from ebmcal.noise_store import NoiseSettings, NoiseStore, sources_of
+from ebmcal.progress import Reporter
+from ebmcal.sampling import Row, sample
+from ebmcal.training import uses_bf16
+
+
+def fill(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, reporter: Reporter) -> None:
+    """Make the shards that are missing until the store has `n_wanted` texts."""
+    damaged = store.drop_damaged()
+    if damaged:
+        reporter.say(f"noise: damaged and made again: {', '.join(damaged)}")
+    if next(store.next_shards(n_wanted), None) is None:
+        reporter.say(f"noise: {len(store)} texts are there already")
+        return
+    settings = NoiseSettings(**store.identity["settings"])
+    lm = load_for_sampling(lm_folder, settings)
+    with reporter.stage("noise", n_wanted) as advance:
+        advance(min(len(store), n_wanted))
+        for number in store.next_shards(n_wanted):
+            rows, thrown_away = make_shard(lm, texts, number, settings)
+            store.add(number, rows, thrown_away)
+            advance(len(rows))
+    reporter.say(
+        f"noise: {len(store)} texts, {store.identical_share:.1%} identical to their source, "
+        f"thrown away: {store.thrown_away() or 'none'}"
+    )
+
+
+def load_for_sampling(folder: Path, settings: NoiseSettings) -> NoiseLm:
+    """The noise LM in the precision that is quickest here."""
+    lm = NoiseLm.load(folder)
+    if uses_bf16(settings.precision):
+        lm.model.to(torch.bfloat16)
+    return lm
+
+
+def make_shard(
+    lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings
+) -> tuple[list[dict[str, Any]], dict[str, int]]:
+    """The texts of a shard, and how many samples were thrown away for which reason."""
+    round_, sources = sources_of(number, len(texts), settings)
+    originals = texts.rows(sources)
+    encoded = lm.encode(originals)
+    usable = [i for i, ids in enumerate(encoded) if len(ids)]
+    masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, round_, sources[i]])) for i in usable]
+    layouts = [lm.lay_out(encoded[i], masked) for i, masked in zip(usable, masks, strict=True)]
+    uniforms = [
+        [_uniforms(settings, round_, sources[i], k, len(encoded[i])) for k in range(settings.samples_per_mask)]
+        for i in usable
+    ]
+    written = sample(lm, layouts, uniforms, top_k=settings.top_k)
+    rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
+    for i, masked, samples in zip(usable, masks, written, strict=True):
+        origin = {
+            "source_id": int(texts.ids[sources[i]]), "round": round_,
+            "masked": show_masked(lm, encoded[i], masked), "hidden": show_hidden(lm, encoded[i], masked),
+        }  # fmt: skip
+        for k, row in enumerate(samples):
+            text, reason = decode(lm, row, is_pair=originals[i][1] is not None)
+            if reason:
+                thrown_away[reason] += 1
+                continue
+            same = row.text == encoded[i].tolist()
+            rows.append(origin | {"sample": k, "text": text[0], "text_pair": text[1], "identical": same})
+    return rows, {reason: n for reason, n in thrown_away.items() if n}
+
+
+def decode(lm: NoiseLm, row: Row, is_pair: bool) -> tuple[tuple[str, str | None], str | None]:
+    """The text of a sample, or why it is thrown away."""
+    ids = [t for t in row.text if t not in (lm.markers.mask, lm.markers.write)]
+    parts = split_at(ids, lm.markers.separator)
+    if row.unfinished:
+        return ("", None), "unfinished"
+    if len(parts) != (2 if is_pair else 1):
+        return ("", None), "separator"
+    texts = [lm.decode(part) for part in parts]
+    if not all(texts):
+        return ("", None), "empty"
+    return (texts[0], texts[1] if is_pair else None), None
+
+
+def split_at(ids: list[int], separator: int) -> list[list[int]]:
+    """Cut a list at every separator.
+
+    >>> split_at([1, 0, 2], separator=0)
+    [[1], [2]]
+    """
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if token == separator:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def show_masked(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> str:
+    """The masked text as a reader sees it: <M> for a gap, <SEP> between the sentences."""
+    return "".join(_name(lm.markers, lm.tokenizer, p) for p in _runs(ids, masked)).strip()
+
+
+def show_hidden(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> list[str]:
+    """The words behind each gap."""
+    return [lm.decode(run) for run, is_gap in _runs(ids, masked) if is_gap]
+
+
+def _runs(ids: np.ndarray, masked: np.ndarray) -> list[tuple[list[int], bool]]:
+    edges = np.flatnonzero(np.diff(masked.astype(np.int8))) + 1
+    return [
+        (part.tolist(), bool(flag[0])) for part, flag in zip(np.split(ids, edges), np.split(masked, edges), strict=True)
+    ]
+
+
+def _name(markers: Markers, tokenizer: Any, run: tuple[list[int], bool]) -> str:
+    ids, is_gap = run
+    return f" {Markers.NAMES[0]}" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _uniforms(settings: NoiseSettings, round_: int, source: int, sample_number: int, length: int) -> np.ndarray:
+    """The random numbers of a sample; their number bounds its length."""
+    key = [settings.seed, 17, round_, int(source), sample_number]
+    return np.random.default_rng(key).random(2 * length + 16)

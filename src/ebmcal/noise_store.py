@@ -1,0 +1,182 @@
+"""Noise on disk: Parquet shards with where each text came from, resumable, checked, shared by methods and seeds.
+
+A shard is a slice of one round: every source text is masked anew in each round and written several times. Which sources,
+masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it, or when. The
+manifest lists the finished shards with their checksums; a damaged or missing one is made again.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ebmcal.errors import EbmcalError
+from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+COLUMNS = pa.schema(
+    [
+        ("source_id", pa.int64()),
+        ("round", pa.int32()),
+        ("sample", pa.int32()),
+        ("masked", pa.string()),
+        ("hidden", pa.list_(pa.string())),
+        ("text", pa.string()),
+        ("text_pair", pa.string()),
+        ("identical", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """Everything the noise depends on besides the texts and the LM; not how much of it there is."""
+
+    top_k: int = 20
+    samples_per_mask: int = 4
+    sources_per_shard: int = 128
+    seed: int = 0
+    precision: str = "auto"
+
+    def identity(self, data_fingerprint: str, lm: dict[str, Any], lm_key: str) -> dict[str, Any]:
+        """What a store says about itself; two stores with the same identity hold the same texts."""
+        shown = ("name", "mode", "mask_ratio", "max_length")
+        return {
+            "format": FORMAT, "settings": asdict(self), "data": data_fingerprint, "noise_lm": lm_key,
+            **{f"lm_{k}": lm[k] for k in shown},
+        }  # fmt: skip
+
+
+class NoiseStore:
+    """A folder of shards. `open` makes it, or refuses one that was made for something else."""
+
+    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
+        self.folder, self.manifest = folder, manifest
+
+    @classmethod
+    def open(cls, folder: Path, identity: dict[str, Any] | None = None) -> "NoiseStore":
+        """Open a store; with an identity, make it if it is absent and check it if it is there."""
+        path = folder / MANIFEST
+        if not path.exists():
+            if identity is None:
+                raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make one with: ebmcal noise sample")
+            write_json(path, {"identity": identity, "shards": {}})
+        manifest = read_json(path)
+        if not isinstance(manifest, dict) or {"identity", "shards"} - manifest.keys():
+            raise EbmcalError(f"{path} is not the manifest of a noise store. Delete the folder to have it made again.")
+        if identity is not None and manifest["identity"] != identity:
+            raise EbmcalError(_difference(folder, manifest["identity"], identity))
+        return cls(folder, manifest)
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        return self.manifest["identity"]
+
+    @property
+    def key(self) -> str:
+        return fingerprint("noise", self.identity)
+
+    def shard_path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.parquet"
+
+    def drop_damaged(self) -> list[str]:
+        """Forget shards whose file is missing or does not have its checksum; returns their names."""
+        bad = [n for n, entry in self.manifest["shards"].items() if not _whole(self.shard_path(int(n)), entry)]
+        for number in bad:
+            del self.manifest["shards"][number]
+        if bad:
+            write_json(self.folder / MANIFEST, self.manifest)
+        return [self.shard_path(int(n)).name for n in bad]
+
+    def has(self, number: int) -> bool:
+        return str(number) in self.manifest["shards"]
+
+    def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
+        """Write a shard and enter it in the manifest."""
+        schema = COLUMNS.with_metadata({"identity": json.dumps(self.identity)})
+        with writing(self.shard_path(number)) as aside:
+            pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside, compression="zstd")
+        self.manifest["shards"][str(number)] = {
+            "rows": len(rows),
+            "identical": sum(r["identical"] for r in rows),
+            "thrown_away": thrown_away,
+            "sha256": checksum(self.shard_path(number)),
+        }
+        ordered = dict(sorted(self.manifest["shards"].items(), key=lambda item: int(item[0])))
+        self.manifest["shards"] = ordered
+        write_json(self.folder / MANIFEST, self.manifest)
+
+    def next_shards(self, n_wanted: int) -> Iterator[int]:
+        """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
+        number, n_rows = 0, 0
+        while n_rows < n_wanted:
+            if not self.has(number):
+                yield number
+            n_rows += self.manifest["shards"][str(number)]["rows"]
+            number += 1
+            if number > 20 and n_rows == 0:
+                raise EbmcalError(
+                    f"The noise LM wrote {number} shards without one usable text (thrown away: {self.thrown_away()}). "
+                    "Train it longer, or use --noise-mode gaps."
+                )
+
+    def thrown_away(self) -> dict[str, int]:
+        """Samples that were not kept, by reason."""
+        totals: dict[str, int] = {}
+        for entry in self.manifest["shards"].values():
+            for reason, n in entry["thrown_away"].items():
+                totals[reason] = totals.get(reason, 0) + n
+        return totals
+
+    def __len__(self) -> int:
+        return sum(entry["rows"] for entry in self.manifest["shards"].values())
+
+    @property
+    def identical_share(self) -> float:
+        """Share of texts that came out as their source."""
+        return sum(e["identical"] for e in self.manifest["shards"].values()) / max(1, len(self))
+
+    def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """The texts in shard order, the first `limit` of them: a store that grew later gives the same ones."""
+        left = len(self) if limit is None else limit
+        for number in self.manifest["shards"]:
+            if left <= 0:
+                return
+            for row in self._read(int(number))[:left]:
+                yield row
+                left -= 1
+
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        path = self.shard_path(number)
+        try:
+            return pq.read_table(path).to_pylist()
+        except Exception as error:
+            raise EbmcalError(
+                f"The noise shard {path} is damaged ({error}). Run the command again: it is remade."
+            ) from error
+
+
+def _whole(path: Path, entry: dict[str, Any]) -> bool:
+    return path.exists() and checksum(path) == entry.get("sha256")
+
+
+def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> str:
+    keys = [k for k in wanted if there.get(k) != wanted[k]]
+    lines = "; ".join(f"{k}: there {there.get(k)}, wanted {wanted[k]}" for k in keys)
+    other = "other data" if "data" in keys else "other settings"
+    return f"The noise store {folder} was made for {other} ({lines}). Choose another folder or delete this one."
+
+
+def sources_of(number: int, n_sources: int, settings: NoiseSettings) -> tuple[int, np.ndarray]:
+    """The round and the source rows of a shard: each round goes through all sources in an order of its own."""
+    per_round = -(-n_sources // settings.sources_per_shard)
+    round_, part = divmod(number, per_round)
+    order = np.random.default_rng([settings.seed, 11, round_]).permutation(n_sources)
+    return round_, order[part * settings.sources_per_shard : (part + 1) * settings.sources_per_shard]

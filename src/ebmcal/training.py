@@ -1,0 +1,103 @@
+"""What every training of ours shares: the Trainer's arguments, the choice of precision, resuming, stopping on signals."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, Trainer, TrainingArguments
+
+from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
+from ebmcal.errors import EbmcalError
+from ebmcal.progress import Reporter
+
+PRECISIONS = ("auto", "fp32", "bf16")
+
+
+class Stopped(EbmcalError):
+    """A signal stopped the work; what was done is on disk."""
+
+
+def has_fast_bf16() -> bool:
+    """Whether bfloat16 is done in hardware. Without it, it is emulated: some twenty times slower than float32."""
+    if torch.cuda.is_available():
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    probes = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(probe() for probe in probes if probe is not None)
+
+
+def uses_bf16(precision: str) -> bool:
+    """`auto` takes bfloat16 where the hardware has it."""
+    return precision == "bf16" or (precision == "auto" and has_fast_bf16())
+
+
+def training_arguments(
+    folder: Path, *, n_steps: int, batch_size: int, learning_rate: float, warmup_steps: int, precision: str, seed: int,
+    weight_decay: float, save_steps: int, eval_steps: int | None = None, schedule: str = "linear", **more: Any,
+) -> TrainingArguments:  # fmt: skip
+    """Arguments for one pass over a plan of `n_steps` × `batch_size` positions (a global batch: processes share it)."""
+    processes = _n_processes()
+    if batch_size % processes:
+        raise EbmcalError(f"A batch of {batch_size} cannot be shared by {processes} processes; take a multiple.")
+    return TrainingArguments(
+        str(folder),
+        max_steps=n_steps,
+        per_device_train_batch_size=batch_size // processes,
+        learning_rate=learning_rate,
+        warmup_steps=warmup_steps,
+        lr_scheduler_type=schedule,
+        weight_decay=weight_decay,
+        bf16=uses_bf16(precision),
+        seed=seed,
+        use_cpu=not torch.cuda.is_available(),
+        eval_strategy="steps" if eval_steps else "no",
+        eval_steps=eval_steps,
+        save_strategy="steps",
+        save_steps=save_steps,
+        save_total_limit=2,
+        logging_steps=1,
+        logging_nan_inf_filter=False,
+        report_to="none",
+        disable_tqdm=True,
+        remove_unused_columns=False,
+        average_tokens_across_devices=False,
+        **more,
+    )
+
+
+def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
+    """Train to the end, from the newest whole checkpoint if there is one; a signal saves a checkpoint and stops."""
+    folder, total = Path(trainer.args.output_dir), trainer.args.max_steps
+    start = last_checkpoint(folder)
+    done = int(start.name.rsplit("-", 1)[1]) if start else 0
+    if start:
+        reporter.say(f"{title}: goes on at step {done} of {total}")
+    trainer.remove_callback(PrinterCallback)
+    with StopOnSignal() as stopper, reporter.stage(title, total) as advance:
+        advance(done)
+        for callback in (Progress(_step_reporter(advance, done)), CompleteCheckpoints(), stopper):
+            trainer.add_callback(callback)
+        trainer.train(resume_from_checkpoint=str(start) if start else None)
+        if stopper.stopped and trainer.state.global_step < total:
+            raise Stopped(
+                f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
+                "Run the same command again to go on."
+            )
+
+
+def _step_reporter(advance: Any, done: int) -> Any:
+    shown = {"loss": "loss", "noise_accuracy": "told apart", "eval_ece_classwise": "ECE class-wise"}
+    last, notes = done, {}
+
+    def report(step: int, logs: dict[str, float]) -> None:
+        nonlocal last
+        notes.update({label: f"{label} {logs[key]:.3f}" for key, label in shown.items() if key in logs})
+        advance(step - last, ", ".join(notes.values()))
+        last = step
+
+    return report
+
+
+def _n_processes() -> int:
+    import os
+
+    return int(os.environ.get("WORLD_SIZE", "1"))
