@@ -40,8 +40,8 @@ def _parameter(name: str, field: Any) -> inspect.Parameter:
     flag = f"--{name.replace('_', '-')}"
     names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
     option = typer.Option(*names, help=help_, rich_help_panel=field.json_schema_extra["panel"], show_default=False)
-    annotation = Annotated[list[str] if name == "ood" else (kind | None), option]
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+    form = list[str] | None if name == "ood" else kind | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[form, option])
 
 
 def _flag_type(name: str, annotation: Any) -> type:
