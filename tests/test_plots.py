@@ -213,6 +213,12 @@ def test_risk_coverage_ends_at_the_error_of_all_texts():
     assert plots.prepare_risk_coverage({"a": make_predictions(5, energies=False)}, by="energy") == []
 
 
+def test_risk_by_energy_answers_low_energies_first():
+    rows = Predictions([0, 1, 1], ("a", "b"), probs=[[0.6, 0.4], [0.9, 0.1], [0.8, 0.2]], energies=[-5.0, 1.0, 2.0])
+    (series,) = plots.prepare_risk_coverage({"a": rows}, by="energy")
+    np.testing.assert_allclose(series.y, [0, 1 / 2, 2 / 3])
+
+
 def test_methods_keep_their_look_and_no_two_look_alike():
     names = ["baseline", "poscal", "scalar", "hidden", "sharp-hidden", "mine", "other"]
     chosen = looks(names)

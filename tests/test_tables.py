@@ -74,6 +74,13 @@ def test_summary_has_mean_and_spread_in_the_order_of_the_paper():
     assert hidden.text() == "0.040 ± 0.014"
 
 
+def test_post_hoc_rows_follow_their_method_those_fitted_on_dev_last():
+    steps = ("temperature (dev)", "scaling-binning (train)", None, "scaling-binning (dev)", "temperature (train)")
+    table = tables.summary_table(document(rows=[row("baseline", posthoc=step, accuracy=0.8) for step in steps]))
+    shown = [e.value.removeprefix("baseline").removeprefix(" + ") for e in table.column("method")]
+    assert shown == ["", steps[1], steps[4], steps[3], steps[0]]
+
+
 def test_summary_marks_the_best_by_the_direction_of_the_metric():
     table = tables.summary_table(document())
     assert best_of(table, "accuracy") == ["baseline", "baseline + temperature (dev)"]

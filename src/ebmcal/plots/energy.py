@@ -83,7 +83,10 @@ def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) ->
         if chosen.any():
             points = {"linestyle": "none", "marker": marker, "color": color, "markersize": 3.6, "alpha": 0.65}
             ax.plot(data.energies[chosen], data.entropies[chosen], label=name, **points)
-    add_legend(ax)
+    # Above the points, beside the title: the cloud leaves no corner free for certain.
+    add_legend(
+        ax, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2, handlelength=1, columnspacing=1
+    )
     return ax
 
 

@@ -18,7 +18,7 @@ SUMMARY_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 
 @dataclass(frozen=True)
 class Model:
-    """One trained model on the page."""
+    """One trained model on the page; `name` is empty where the method has no seeds to tell apart."""
 
     name: str
     pictures: list[Picture]
@@ -82,16 +82,25 @@ def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
 def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tuple[str, str]]:
     """Name and value of what identifies the run, unknown ones left out."""
     labels = document.get("label_names") or next((r.label_names for s in subjects for r in s.splits.values()), ())
-    rows = {split: r.n_rows for s in subjects for split, r in s.test_sets().items()}
+    names = ", ".join(dict.fromkeys(subject.method for subject in subjects))
     facts = {
         "Encoder": document.get("encoder"),
         "Noise language model": document.get("noise_lm"),
-        "Methods": ", ".join(dict.fromkeys(s.method for s in subjects)),
+        "Methods" if _seeds(subjects) else "Models": names,
         "Seeds": ", ".join(str(seed) for seed in document.get("seeds") or _seeds(subjects)),
         "Labels": ", ".join(map(str, labels)),
-        "Test texts": ", ".join(f"{n:,}" + (f" ({split})" if len(rows) > 1 else "") for split, n in rows.items()),
+        "Test texts": _n_texts(subjects),
     }
     return [(name, str(value)) for name, value in facts.items() if value]
+
+
+def _n_texts(subjects: Sequence[Subject]) -> str:
+    """How many texts each test set has; models that saw different numbers are all counted."""
+    counts: dict[str, dict[int, None]] = {}
+    for split, rows in (item for subject in subjects for item in subject.test_sets().items()):
+        counts.setdefault(split, {})[rows.n_rows] = None
+    named = {split: " or ".join(f"{n:,}" for n in found) for split, found in counts.items()}
+    return ", ".join(named.values() if len(named) == 1 else (f"{n} ({split})" for split, n in named.items()))
 
 
 def _seeds(subjects: Sequence[Subject]) -> list[int]:
@@ -115,7 +124,7 @@ def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
     if main is not None:
         examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
     compared = any(shift.before is not None for example in examples for shift in example.shifts)
-    label = subject.name if subject.seed is None else f"Seed {subject.seed}"
+    label = "" if subject.seed is None else f"Seed {subject.seed}"
     return Model(label, model_figures(subject, baseline, key), examples, baseline.method if compared else None)
 
 

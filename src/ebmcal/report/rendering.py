@@ -50,4 +50,4 @@ def _version() -> str:
     try:
         return metadata.version("ebmcal")
     except metadata.PackageNotFoundError:
-        return "(not installed)"
+        return ""

@@ -62,7 +62,7 @@ def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[
         for key, rows in found.items()
         for row in rows
     ]
-    return Table(f"{_title(document, test_set)}: every seed", columns, tuple(rows), _notes(1))
+    return Table(f"{_title(document, test_set)}: every model, every metric", columns, tuple(rows), _notes(1))
 
 
 def paired_table(document: Document) -> Table:

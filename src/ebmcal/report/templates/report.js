@@ -39,14 +39,14 @@
     }
   }
 
-  // A link into a folded part opens it; paper has no folds.
+  // A link into a folded part opens it; on paper all but the long texts are open.
   const openAround = (element) => {
     for (let node = element; node; node = node.parentElement) if (node.tagName === "DETAILS") node.open = true;
   };
   addEventListener("hashchange", () => openAround(document.getElementById(location.hash.slice(1))));
   let closed = [];
   addEventListener("beforeprint", () => {
-    closed = [...document.querySelectorAll("details:not([open])")];
+    closed = [...document.querySelectorAll("details:not([open]):not(.long)")];
     for (const part of closed) part.open = true;
   });
   addEventListener("afterprint", () => closed.forEach((part) => (part.open = false)));
