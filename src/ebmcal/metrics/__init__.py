@@ -14,7 +14,7 @@ from ebmcal.metrics.calibration import (
     mce_top_label,
 )
 from ebmcal.metrics.classification import accuracy, macro_f1, matthews
-from ebmcal.metrics.ood import OOD_SCORES, ood_detection, ood_scores
+from ebmcal.metrics.ood import OOD_SCORES, ood_bootstrap, ood_detection, ood_scores
 from ebmcal.metrics.paired import PairedTest, paired_test
 from ebmcal.metrics.registry import METRICS, Metric
 from ebmcal.metrics.scoring import brier, brier_decomposition, nll
@@ -57,6 +57,7 @@ __all__ = [
     "mce_classwise",
     "mce_top_label",
     "nll",
+    "ood_bootstrap",
     "ood_detection",
     "ood_scores",
     "paired_test",

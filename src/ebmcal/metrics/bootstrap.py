@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.checks import as_labels_and_probs
+from ebmcal.errors import EbmcalError
 from ebmcal.metrics.registry import N_BINS, Metric, metric
 from ebmcal.metrics.resampling import Units, draws
 from ebmcal.metrics.sums import Sums
@@ -147,6 +148,8 @@ def _one_by_one(
 
 def interval_of(which: Metric, value: float, resampled: np.ndarray, level: float) -> tuple[float, float]:
     """The interval of a value from resampled values; NaN if there are none."""
+    if not 0 < level < 1:
+        raise EbmcalError(f"level is {level}; a share between 0 and 1 is needed, such as 0.95.")
     resampled = resampled[np.isfinite(resampled)]
     if not len(resampled) or not math.isfinite(value):
         return math.nan, math.nan

@@ -8,9 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_logits, as_probs, as_scores
+from ebmcal.checks import as_logits, as_probs, as_scores, chunks
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.selective import error_auroc_of_counts
+from ebmcal.metrics.bootstrap import Interval, interval_of
+from ebmcal.metrics.registry import Metric
+from ebmcal.metrics.resampling import MAX_ROWS
+from ebmcal.metrics.selective import error_auroc_of_counts, merged_levels
 
 
 def ood_scores(kind: str, *, logits: Any = None, probs: Any = None, energies: Any = None) -> np.ndarray:
@@ -36,15 +39,48 @@ def ood_detection(in_scores: Any, out_scores: Any) -> dict[str, float]:
     >>> ood_detection([2.0, 3.0], [1.0])
     {'auroc': 1.0, 'aupr': 1.0, 'fpr_at_95_recall': 0.0}
     """
-    scores = [as_scores(in_scores, "in_scores"), as_scores(out_scores, "out_scores")]
-    levels = np.unique(np.concatenate(scores))[::-1]  # the most in-domain first
-    kept, passed = (_counts(levels, s) for s in scores)
+    kept, passed = _counts(in_scores, out_scores)
     return {name: float(function(kept, passed)) for name, function in DETECTION.items()}
 
 
-def _counts(levels: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    places = len(levels) - 1 - np.searchsorted(levels[::-1], scores)
-    return np.bincount(places, minlength=len(levels)).astype(np.float64)
+def ood_bootstrap(
+    in_scores: Any, out_scores: Any, *, n_resamples: int = 1000, seed: int = 0, level: float = 0.95
+) -> dict[str, Interval]:
+    """`ood_detection` with bootstrap intervals; in-domain and out-of-domain rows are drawn each among themselves.
+
+    Drawing rows is drawing how many fall on each level of score, which is multinomial. With very many distinct scores,
+    neighbours are merged for the resamples.
+
+    >>> ood_bootstrap([2.0, 3.0], [1.0], n_resamples=10)["auroc"].low
+    1.0
+    """
+    values = ood_detection(in_scores, out_scores)
+    kept, passed = _counts(in_scores, out_scores, MAX_ROWS)
+    rng = np.random.default_rng([seed, 4])
+    drawn: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in DETECTION}
+    for part in chunks(n_resamples, len(kept)):
+        shape = part.stop - part.start
+        a, b = (rng.multinomial(int(c.sum()), c / c.sum(), shape).astype(np.float64) for c in (kept, passed))
+        for name, function in DETECTION.items():
+            drawn[name].append(function(a, b))
+    out = {}
+    for name, function in DETECTION.items():
+        shift = values[name] - float(function(kept, passed))  # of merging
+        low, high = interval_of(_SHARE, values[name], np.concatenate(drawn[name]) + shift, level)
+        out[name] = Interval(values[name], low, high)
+    return out
+
+
+_SHARE = Metric(ood_detection, "a share", higher_is_better=True)
+
+
+def _counts(in_scores: Any, out_scores: Any, max_levels: int | None = None) -> tuple[np.ndarray, np.ndarray]:
+    """How many in-domain and out-of-domain rows are on each level of score, the most in-domain level first."""
+    scores = [as_scores(in_scores, "in_scores"), as_scores(out_scores, "out_scores")]
+    levels = merged_levels(np.concatenate(scores), max_levels)
+    places = (np.searchsorted(levels, s, side="right") - 1 for s in scores)
+    inside, outside = (np.bincount(p, minlength=len(levels))[::-1].astype(np.float64) for p in places)
+    return inside, outside
 
 
 def _average_precision(kept: np.ndarray, passed: np.ndarray) -> np.ndarray:  # both [..., levels]

@@ -21,7 +21,7 @@ class Metric:
     """A function `(labels, *, logits= | probs=, **options) -> float` and what is known about it."""
 
     function: Callable[..., float]
-    title: str  # may hold {bins}
+    title: str  # may hold {bins}, {coverage}, {risk}
     higher_is_better: bool
     sums: Callable[..., Sums | None] | None = None  # (labels, probs, **options), for quick resampling
     bounds: tuple[float, float] = (0.0, 1.0)
@@ -38,9 +38,12 @@ class Metric:
         """
         return self.display_with()
 
-    def display_with(self, n_bins: int = N_BINS, binning: str = "width", **options: Any) -> str:
-        """The name to print, with these options."""
-        return self.title.format(bins=f"{n_bins} {'equal-mass ' if binning == 'mass' else ''}bins")
+    def display_with(
+        self, *, n_bins: int = N_BINS, binning: str = "width", coverage: float = 0.8, risk: float = 0.05, **other: Any
+    ) -> str:
+        """The name to print, with these options of the function."""
+        bins = f"{n_bins} {'equal-mass ' if binning == 'mass' else ''}bins"
+        return self.title.format(bins=bins, coverage=f"{coverage:.4g}", risk=f"{risk:.4g}")
 
 
 def metric(name_or_function: str | Callable[..., float]) -> Metric:
@@ -98,12 +101,12 @@ METRICS: dict[str, Metric] = {
     "error_auroc": Metric(selective.error_auroc, "AUROC for errors", True, selective.error_auroc_sums, ranks=True),
     "accuracy_at_coverage": Metric(
         selective.accuracy_at_coverage,
-        "accuracy at 80% coverage",
+        "accuracy at coverage {coverage}",
         True,
         selective.accuracy_at_coverage_sums,
         ranks=True,
     ),
     "coverage_at_risk": Metric(
-        selective.coverage_at_risk, "coverage at 5% risk", True, selective.coverage_at_risk_sums, ranks=True
+        selective.coverage_at_risk, "coverage at risk {risk}", True, selective.coverage_at_risk_sums, ranks=True
     ),
 }

@@ -94,9 +94,7 @@ def ranking_sums(
     `max_levels` merges neighbouring scores into that many levels: for resampling of very many rows.
     """
     scores, wrong = _ranked(labels, probs, scores)
-    levels = np.unique(scores)  # ascending
-    if max_levels is not None and len(levels) > max_levels:
-        levels = levels[np.linspace(0, len(levels) - 1, max_levels).astype(np.intp)]
+    levels = merged_levels(scores, max_levels)
 
     def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
         place = np.searchsorted(levels, scores[part], side="right") - 1
@@ -107,6 +105,14 @@ def ranking_sums(
         return finish(sums[..., : len(levels)], sums[..., len(levels) :], **options)
 
     return Sums(len(labels), 1, 2 * len(levels), entries, finish_sums)
+
+
+def merged_levels(scores: np.ndarray, max_levels: int | None) -> np.ndarray:
+    """The distinct scores, ascending; of more than `max_levels`, the lowest one of each of so many equal groups."""
+    levels = np.unique(scores)
+    if max_levels is None or len(levels) <= max_levels:
+        return levels
+    return levels[np.linspace(0, len(levels), max_levels, endpoint=False).astype(np.intp)]
 
 
 def aurc_sums(labels: np.ndarray, probs: np.ndarray, scores: Any = None, **options: Any) -> Sums:
