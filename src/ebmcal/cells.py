@@ -51,8 +51,7 @@ class CellWork:
 def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> dict[str, Any]:
     """Train and predict what is missing of a cell; returns what is known of its training."""
     model_folder = folder.model(cell)
-    if not (model_folder / CARD_FILE).exists():
-        train_cell(folder, cell, work, reporter)
+    ensure_trained(folder, cell, work, reporter)
     wanted = _wanted_splits(work)
     missing = [split for split in wanted if not _is_whole(folder, cell, split)]
     if missing:
@@ -60,6 +59,12 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter)
     return read_json(model_folder / CARD_FILE)["training"]
+
+
+def ensure_trained(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
+    """Train a cell unless its model is there."""
+    if not (folder.model(cell) / CARD_FILE).exists():
+        train_cell(folder, cell, work, reporter)
 
 
 def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:

@@ -1,7 +1,7 @@
 """From a text to what the noise LM reads and writes: masks, layouts, and back to a text.
 
-A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it is
-only told), then writes `written` and an end mark. Reading and writing alternate, so one sampler serves every mode:
+A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it
+is only told), then writes `written` and an end mark. Reading and writing alternate, so one sampler serves every mode:
 
     infill   masked text as prefix, then the whole text is written (the paper's)
     gaps     left to right: kept words, a preview of the words behind the gap, then only the gap is written

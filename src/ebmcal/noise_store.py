@@ -1,8 +1,8 @@
 """Noise on disk: Parquet shards with where each text came from, resumable, checked, shared by methods and seeds.
 
-A shard is a slice of one round: every source text is masked anew in each round and written several times. Which sources,
-masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it, or when. The
-manifest lists the finished shards with their checksums; a damaged or missing one is made again.
+A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
+sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
+or when. The manifest lists the finished shards with their checksums; a damaged or missing one is made again.
 """
 
 import json

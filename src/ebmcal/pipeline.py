@@ -6,8 +6,10 @@ Everything that can be wrong is found before the first stage that takes time. No
 that runs share, keyed by what made them; what belongs to one run lies in its folder (`ebmcal.runfolder`).
 """
 
+import contextlib
 import os
 import platform
+from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -15,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from ebmcal.cells import CellWork, finish_cell, training_plan
+from ebmcal.cells import CellWork, ensure_trained, finish_cell, training_plan
 from ebmcal.config import RunConfig, differences, resolve, save_config
 from ebmcal.data import DataSource, TaskData, Texts, load_data, load_texts
 from ebmcal.errors import EbmcalError
@@ -27,6 +29,7 @@ from ebmcal.models import check_encoder, check_language_model, load_tokenizer
 from ebmcal.noise_fit import NoiseLmSettings, fit
 from ebmcal.noise_sampling import fill
 from ebmcal.noise_store import NoiseSettings, NoiseStore
+from ebmcal.processes import is_main_process, main_process_first
 from ebmcal.progress import Reporter
 from ebmcal.report import write_report
 from ebmcal.results import build_detection, build_paired, build_rows
@@ -49,21 +52,41 @@ class Noise:
 
 def run(config: RunConfig, reporter: Reporter) -> RunFolder:
     """Do what is not done yet of a run; returns its folder."""
-    config, data = prepare(config, reporter)
-    folder = RunFolder(Path(config.output))
-    with locked(folder.root):
-        _claim(folder, config)
-        tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
-        _say_truncated(tables, config, reporter)
-        extra = {name: load_texts(path, _cache(config), text_column="text") for name, path in config.ood.items()}
-        noisy = any(find_method(m).uses_noise for m in config.methods)
-        noise = make_noise(config, data.splits["train"], data.splits["calibration"], reporter) if noisy else None
-        work = CellWork(config, data, tables, noise.table if noise else None, _shown_noise(noise), extra)
-        cells = [Cell(method, seed) for seed in config.seeds for method in config.methods]
-        training = {cell.name: finish_cell(folder, cell, work, reporter) for cell in cells}
-        _conclude(folder, config, data, noise, cells, training, tables)
+    with _opened(config, reporter) as (folder, work, noise):
+        training = {cell.name: finish_cell(folder, cell, work, reporter) for cell in _cells(work.config)}
+        _conclude(folder, work, noise, training)
         reporter.say(f"report: {write_report(folder.root)}")
     return folder
+
+
+def train_only(config: RunConfig, reporter: Reporter) -> list[Path]:
+    """Train the models of a run that are missing; returns their folders. Processes of a torchrun share the work."""
+    with _opened(config, reporter) as (folder, work, _):
+        for cell in _cells(work.config):
+            ensure_trained(folder, cell, work, reporter)
+        return [folder.model(cell) for cell in _cells(work.config)]
+
+
+@contextlib.contextmanager
+def _opened(config: RunConfig, reporter: Reporter) -> Iterator[tuple[RunFolder, CellWork, Noise | None]]:
+    """A run folder, locked, with everything that its cells share made."""
+    with main_process_first():  # the others of a torchrun find what the first has made
+        config, data = prepare(config, reporter)
+        folder = RunFolder(Path(config.output))
+        with locked(folder.root) if is_main_process() else contextlib.nullcontext():
+            if is_main_process():
+                _claim(folder, config)
+            tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
+            _say_truncated(tables, config, reporter)
+            extra = {name: load_texts(path, _cache(config)) for name, path in config.ood.items()}
+            noisy = any(find_method(m).uses_noise for m in config.methods)
+            noise = make_noise(config, data.splits["train"], data.splits["calibration"], reporter) if noisy else None
+    with locked(folder.root) if is_main_process() else contextlib.nullcontext():
+        yield folder, CellWork(config, data, tables, noise.table if noise else None, _shown_noise(noise), extra), noise
+
+
+def _cells(config: RunConfig) -> list[Cell]:
+    return [Cell(method, seed) for seed in config.seeds for method in config.methods]
 
 
 def prepare(config: RunConfig, reporter: Reporter) -> tuple[RunConfig, TaskData]:
@@ -97,21 +120,39 @@ def source_of(config: RunConfig) -> DataSource:
 
 def make_noise(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> Noise:
     """The noise LM, the noise it writes, and its tokens: made, or found in the cache."""
-    cache = _cache(config)
-    lm = lm_settings(config)
-    lm_folder = cache / "noise_lm" / lm.key(train)
-    with _shared(lm_folder, "noise LM", reporter):
-        card = fit(lm, train, held_out, lm_folder, reporter)
-    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
-    identity = settings.identity(train.fingerprint, card, lm.key(train))
-    store_folder = cache / "noise" / fingerprint("noise", identity)
-    wanted = min(training_plan(config, len(train), n_noise=1, seed=0).n_noise_draws, config.noise_samples or 2_000_000)
-    with _shared(store_folder, "noise", reporter):
-        store = NoiseStore.open(store_folder, identity)
-        fill(store, lm_folder, train, wanted, reporter)
+    lm_folder, card = fit_noise_lm(config, train, held_out, reporter)
+    store = fill_noise_store(config, train, lm_folder, card, reporter)
+    wanted = noise_wanted(config, len(train))
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
-    key = fingerprint("noise", store.key, wanted)
-    return Noise(store, card, wanted, _tokens(rows, key, config))
+    return Noise(store, card, wanted, _tokens(rows, fingerprint("noise", store.key, wanted), config))
+
+
+def fit_noise_lm(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
+    """The folder and the card of the noise LM of a resolved config."""
+    settings = lm_settings(config)
+    folder = _cache(config) / "noise_lm" / settings.key(train)
+    with _shared(folder, "noise LM", reporter):
+        return folder, fit(settings, train, held_out, folder, reporter)
+
+
+def fill_noise_store(
+    config: RunConfig, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
+    *, count: int | None = None, folder: Path | None = None,
+) -> NoiseStore:  # fmt: skip
+    """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
+    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
+    identity = settings.identity(train.fingerprint, card, lm_folder.name)
+    folder = folder or _cache(config) / "noise" / fingerprint("noise", identity)
+    with _shared(folder, "noise", reporter):
+        store = NoiseStore.open(folder, identity)
+        fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter)
+    return store
+
+
+def noise_wanted(config: RunConfig, n_train: int) -> int:
+    """Noise texts for one training without a repeat, or the limit that was set."""
+    draws = training_plan(config, n_train, n_noise=1, seed=0).n_noise_draws
+    return min(draws, config.noise_samples or 2_000_000)
 
 
 def lm_settings(config: RunConfig) -> NoiseLmSettings:
@@ -176,11 +217,9 @@ def _shown_noise(noise: Noise | None) -> list[dict[str, Any]]:
     return list(noise.store.rows(min(SHOWN_NOISE, noise.n_texts))) if noise else []
 
 
-def _conclude(
-    folder: RunFolder, config: RunConfig, data: TaskData, noise: Noise | None, cells: list[Cell],
-    training: dict[str, Any], tables: dict[str, TokenTable],
-) -> None:  # fmt: skip
+def _conclude(folder: RunFolder, work: CellWork, noise: Noise | None, training: dict[str, Any]) -> None:
     """Write the noise examples and `metrics.json`."""
+    config, data, cells = work.config, work.data, _cells(work.config)
     if noise:
         write_json(folder.noise_examples, noise_examples(noise.store, data.splits["train"]))
     document = {
@@ -193,7 +232,7 @@ def _conclude(
         "versions": versions(),
         "seeds": config.seeds,
         "fingerprints": {name: split.fingerprint for name, split in data.splits.items()},
-        "data": data.audit | {"truncated": {name: table.n_truncated for name, table in tables.items()}},
+        "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise_facts(noise) if noise else None,
         "rows": build_rows(folder, cells, config.posthoc),
         "paired": build_paired(folder, cells),

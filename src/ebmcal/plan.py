@@ -1,8 +1,8 @@
 """The training plan: which data text and which noise texts stand at each position of a whole training run.
 
-Position p is a pure function of (seed, p). The run is one pass over the plan in order, so an interrupted run that skips
-what it has done, and several processes that share the batches, see exactly the texts of one uninterrupted process, and no
-noise text is used twice before all have been used once.
+Position p is a pure function of (seed, p). The run is one pass over the plan in order, so an interrupted run that
+skips what it has done, and several processes that share the batches, see exactly the texts of one uninterrupted
+process, and no noise text is used twice before all have been used once.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class Step:
 class TrainingPlan(Dataset):
     """Steps × batch positions; item p is a `Step`.
 
-    `noise_start` is the share of the run that is cross-entropy alone; afterwards every `noise_every`-th batch has noise.
+    `noise_start` is the share of the run on cross-entropy alone; afterwards every `noise_every`-th batch has noise.
     """
 
     def __init__(

@@ -5,6 +5,7 @@ The library is silent by default; the command line passes a `Console`. It import
 
 import contextlib
 import datetime
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,3 +67,8 @@ class Console(Reporter):
             now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
             with open(self.log, "a", encoding="utf-8") as handle:
                 handle.write(f"{now} {text}\n")
+
+
+def console_of_main_process(log: Path | None = None) -> Reporter:
+    """A `Console` in the first process of a torchrun, silence in the others."""
+    return Console(log) if os.environ.get("RANK", "0") == "0" else Reporter()

@@ -4,9 +4,9 @@
     metrics.json                           see `metrics_document`
     log.txt
     report.html
-    noise_examples.json                    list of {"source", "source_pair", "masked", "hidden": [..], "noise", "noise_pair"}
+    noise_examples.json                    list of {"source", "source_pair", "masked", "hidden", "noise", "noise_pair"}
     predictions/<method>-seed<N>/<split>.parquet
-    history/<method>-seed<N>.jsonl         one JSON object a line: {"step": .., "loss": .., ..} or {"step": .., "eval_..": ..}
+    history/<method>-seed<N>.jsonl         a JSON object a line: {"step": .., "loss": ..} or {"step": .., "eval_..": ..}
     checkpoints/<method>-seed<N>/model/    the finetuned model; checkpoint-<step>/ while training
 
 Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `noise` (generated texts, no labels)

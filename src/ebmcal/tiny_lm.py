@@ -1,7 +1,7 @@
 """`tiny`: a small language model trained from scratch on the task's own texts, for machines with no weights.
 
-A byte-level BPE vocabulary is learned from the texts; the model is a small Llama (rotary positions learn the fixed offsets
-that the `gaps` layout relies on within minutes). Alone it cannot learn to copy, so its mode is `gaps`.
+A byte-level BPE vocabulary is learned from the texts; the model is a small Llama (rotary positions learn the fixed
+offsets that the `gaps` layout relies on within minutes). Alone it cannot learn to copy, so its mode is `gaps`.
 """
 
 from collections.abc import Iterable

@@ -45,7 +45,8 @@ class JointTrainer(MicroBatchTrainer):
         evaluation: Callable[[EnergyClassifier], dict[str, float]] | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(model, data_collator=collator, **kwargs)
+        # `evaluate` is our own; the Trainer only wants to see that there is something to evaluate on.
+        super().__init__(model, data_collator=collator, eval_dataset=[] if evaluation else None, **kwargs)
         self.method, self.settings, self.evaluation = method, settings, evaluation
         self._terms: dict[str, float] = defaultdict(float)
         self._energies: list[tuple[Tensor, Tensor]] = []  # (labels, energies) of the micro-batches of a step

@@ -1,4 +1,4 @@
-"""What every training of ours shares: the Trainer's arguments, the choice of precision, resuming, stopping on signals."""
+"""What every training of ours shares: the Trainer's arguments, the precision, resuming, stopping on signals."""
 
 from pathlib import Path
 from typing import Any
@@ -8,6 +8,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
 from ebmcal.errors import EbmcalError
+from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
 
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -35,7 +36,7 @@ def training_arguments(
     weight_decay: float, save_steps: int, eval_steps: int | None = None, schedule: str = "linear", **more: Any,
 ) -> TrainingArguments:  # fmt: skip
     """Arguments for one pass over a plan of `n_steps` × `batch_size` positions (a global batch: processes share it)."""
-    processes = _n_processes()
+    processes = n_processes()
     if batch_size % processes:
         raise EbmcalError(f"A batch of {batch_size} cannot be shared by {processes} processes; take a multiple.")
     return TrainingArguments(
@@ -95,9 +96,3 @@ def _step_reporter(advance: Any, done: int) -> Any:
         last = step
 
     return report
-
-
-def _n_processes() -> int:
-    import os
-
-    return int(os.environ.get("WORLD_SIZE", "1"))

@@ -1,0 +1,119 @@
+"""`ebmcal noise fit`, `sample` and `show`: the noise language model and its texts, on their own.
+
+`fit` and `sample` take the settings of `ebmcal run` and fill the same cache, so that a later run finds its noise made.
+"""
+
+import inspect
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ebmcal.cli.options import with_config
+from ebmcal.config import RunConfig
+
+
+def fit_config(config: RunConfig) -> None:
+    """Finetune the noise LM; prints where it is and its perplexity."""
+    from ebmcal.pipeline import fit_noise_lm, prepare
+    from ebmcal.progress import Console
+
+    reporter = Console()
+    resolved, data = prepare(config, reporter)
+    folder, card = fit_noise_lm(resolved, data.splits["train"], data.splits["calibration"], reporter)
+    typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
+
+
+def sample_config(config: RunConfig, count: int | None, store: Path | None) -> None:
+    """Write noise; prints where it is."""
+    from ebmcal.pipeline import fill_noise_store, fit_noise_lm, prepare
+    from ebmcal.progress import Console
+
+    reporter = Console()
+    resolved, data = prepare(config, reporter)
+    train = data.splits["train"]
+    lm_folder, card = fit_noise_lm(resolved, train, data.splits["calibration"], reporter)
+    filled = fill_noise_store(resolved, train, lm_folder, card, reporter, count=count, folder=store)
+    typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
+
+
+def _parameter(name: str, annotation: object) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+COUNT = Annotated[int | None, typer.Option(min=1, help="Texts to write; by default what a training needs.")]
+STORE = Annotated[Path | None, typer.Option(help="Folder of the store; by default in the cache, found by `run`.")]
+
+fit = with_config(fit_config)
+sample = with_config(sample_config, [_parameter("count", COUNT), _parameter("store", STORE)])
+
+
+def show(
+    store: Annotated[Path, typer.Argument(help="A noise store, or a run folder.")],
+    n: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples to show.")] = 5,
+    model: Annotated[Path | None, typer.Option(help="A trained model: how well does it tell noise from data?")] = None,
+    data: Annotated[Path | None, typer.Option(help="With --model: predictions on real texts to compare with.")] = None,
+) -> None:
+    """Show masked inputs, the words they hid, and what was written; share of copies; how easily noise is told apart."""
+    from rich.console import Console
+
+    from ebmcal.noise_store import NoiseStore
+    from ebmcal.runfolder import RunFolder
+
+    console, run = Console(), RunFolder(store)
+    if run.metrics.exists():
+        _show_run(console, run, n)
+        return
+    opened = NoiseStore.open(store)
+    _facts(
+        console, {**opened.identity, "texts": len(opened), "identical to their source": f"{opened.identical_share:.1%}"}
+    )
+    _facts(console, {"thrown away": opened.thrown_away() or "none"})
+    for row in opened.rows(n * 8):
+        if row["sample"] == 0 and n > 0:
+            _example(console, row["masked"], row["hidden"], row["text"], row["text_pair"])
+            n -= 1
+    if model:
+        console.print(_told_apart(opened, model, data), highlight=False)
+
+
+def _show_run(console: object, run: object, n: int) -> None:
+    from ebmcal.files import read_json
+
+    document = read_json(run.metrics)
+    _facts(console, document.get("noise") or {"noise": "this run used none"})
+    for name, facts in (document.get("training") or {}).items():
+        if facts.get("told_apart_at_the_end") is not None:
+            _facts(
+                console,
+                {f"{name} tells noise from data": f"{facts['told_apart_at_the_end']:.1%} at the end of training"},
+            )
+    for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
+        _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
+
+
+def _facts(console: object, facts: dict[str, object]) -> None:
+    for key, value in facts.items():
+        console.print(f"{key}: {value}", markup=False, highlight=False)
+
+
+def _example(console: object, masked: str, hidden: list[str], text: str, pair: str | None) -> None:
+    written = text if pair is None else f"{text} <SEP> {pair}"
+    for title, line in (("\nmasked ", masked), ("hidden ", " | ".join(hidden)), ("written", written)):
+        console.print(f"{title}  {line}", markup=False, highlight=False)
+
+
+def _told_apart(store: object, model: Path, data: Path | None) -> str:
+    """The AUROC of the model's energy between noise and real texts."""
+    from ebmcal.errors import EbmcalError, require_extra
+    from ebmcal.metrics import ood_detection
+    from ebmcal.predictions import Predictions
+
+    require_extra("train", "torch", "transformers")
+    if data is None:
+        raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
+    from ebmcal.inference import energies_of
+
+    rows = [(row["text"], row["text_pair"]) for row in store.rows(500)]
+    figures = ood_detection(-Predictions.read(data).energies, -energies_of(model, rows))
+    return f"\nThe energy of {model} tells noise from data {figures['auroc']:.1%} of the time (AUROC)."
