@@ -1,7 +1,7 @@
 """A model folder on texts, outside of a run: what `ebmcal predict` does, and a few lines of code can do.
 
-The calibrator that `ebmcal calibrate` stored in the folder is applied, and the predictions say so. A temperature that was
-folded into the weights is taken out of the energies again, so that they stay comparable.
+The calibrator that `ebmcal calibrate` stored in the folder is applied, and the predictions say so. A temperature that
+was folded into the weights is taken out of the energies again, so that they stay comparable.
 """
 
 import tempfile
@@ -9,12 +9,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from transformers import AutoTokenizer
 
 from ebmcal.calibrators import attached
 from ebmcal.calibrators.folding import folded_temperature
 from ebmcal.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.data import load_texts
+from ebmcal.energies import ENERGIES
 from ebmcal.errors import EbmcalError
 from ebmcal.files import read_json
 from ebmcal.predict import predict, score
@@ -76,10 +78,6 @@ def _unfolded(model_dir: Path, predictions: Predictions) -> Predictions:
     if temperature is None or predictions.meta["energy"] == "scalar":
         return predictions
     # hidden and sharp-hidden energies are functions of the logits before the temperature.
-    import torch
-
-    from ebmcal.energies import ENERGIES
-
     energies = ENERGIES[predictions.meta["energy"]](torch.from_numpy(predictions.logits * temperature)).numpy()
     fields = {name: getattr(predictions, name) for name in predictions.__dataclass_fields__}
     return Predictions(

