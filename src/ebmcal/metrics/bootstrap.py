@@ -20,7 +20,7 @@ from ebmcal.checks import as_labels_and_probs
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.registry import N_BINS, Metric, metric
 from ebmcal.metrics.resampling import Units, draws
-from ebmcal.metrics.sums import Sums
+from ebmcal.metrics.sums import Sums, finish_many
 
 
 class FewRowsWarning(UserWarning):
@@ -122,8 +122,8 @@ def _reader(
     sums = sums_of(which, labels, probs, options, units)
     if sums is None:
         return lambda weights: _one_by_one(which, options, labels, probs, units, weights), 0
-    table, sizes = units.table(sums), units.sizes()
-    return lambda weights: sums.values(table @ weights, sizes @ weights), sums.n_sums
+    table, sizes, finish = units.table(sums), units.sizes(), sums.finish  # without `sums`, which holds on to the rows
+    return lambda weights: finish_many(finish, table @ weights, sizes @ weights), sums.n_sums
 
 
 def sums_of(which: Metric, labels: np.ndarray, probs: np.ndarray, options: dict[str, Any], units: Units) -> Sums | None:

@@ -21,7 +21,7 @@ from ebmcal.metrics.bootstrap import few_rows_notes, interval_of, sums_of, warn_
 from ebmcal.metrics.events import top_label
 from ebmcal.metrics.registry import Metric, metric
 from ebmcal.metrics.resampling import Units, draws, swaps
-from ebmcal.metrics.sums import Sums
+from ebmcal.metrics.sums import Sums, finish_many
 
 _SCORES = ("scores_a", "scores_b")
 
@@ -106,7 +106,7 @@ class _Pair:
         sizes, parts = self.units.sizes(), [np.empty(0)]
         for weights in draws(self.units, n_resamples, seed, 2 * self.sums.n_sums):
             n = sizes @ weights
-            value_a, value_b = (self.sums.values(t @ weights, n) for t in (self.table_a, self.table_b))
+            value_a, value_b = (finish_many(self.sums.finish, t @ weights, n) for t in (self.table_a, self.table_b))
             parts.append(value_a - value_b)
         return np.concatenate(parts)
 
@@ -126,7 +126,7 @@ class _Pair:
 
     def _distances(self, sums_a: np.ndarray, sums_b: np.ndarray) -> np.ndarray:
         n = np.full(sums_a.shape[1], float(self.units.n_rows))
-        return np.abs(self.sums.values(sums_a, n) - self.sums.values(sums_b, n))
+        return np.abs(finish_many(self.sums.finish, sums_a, n) - finish_many(self.sums.finish, sums_b, n))
 
 
 def _share_as_far(distances: np.ndarray, seen: float) -> float:

@@ -1,8 +1,8 @@
 """Drawing rows again: weights of resamples, and what the rows add to the sums of a metric, by unit drawn.
 
 Up to `MAX_ROWS` rows the units are the rows. Of more rows, `N_BLOCKS` random blocks are the units: sums over random
-blocks vary as sums over rows do (the spread is known to √(2/N_BLOCKS) = 2% of itself), and the cost no longer grows
-with the rows.
+blocks vary as sums over rows do (the spread is known to 1/√(2·N_BLOCKS) = 2% of itself), and the cost of a resample
+no longer grows with the rows.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from ebmcal.checks import chunks
 from ebmcal.metrics.sums import Sums
 
 MAX_ROWS = 32_768
-N_BLOCKS = 4_096
+N_BLOCKS = 2_048
 MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
 _CHUNK_NUMBERS = 1 << 21  # 16 MB of weights and sums at a time
 

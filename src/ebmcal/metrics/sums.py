@@ -11,6 +11,8 @@ import numpy as np
 
 from ebmcal.checks import chunks
 
+Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
 
 @dataclass(frozen=True)
 class Sums:
@@ -24,7 +26,7 @@ class Sums:
     width: int  # entries a row, for the size of chunks
     n_sums: int
     entries: Callable[[slice], tuple[np.ndarray, np.ndarray]]
-    finish: Callable[[np.ndarray, np.ndarray], np.ndarray]
+    finish: Finish
     add_up: Callable[[slice], np.ndarray] | None = None  # a quicker way to the sums of a slice [n_sums]
 
     def totals(self) -> np.ndarray:
@@ -36,14 +38,14 @@ class Sums:
         columns, values = self.entries(part)
         return np.bincount(columns.ravel(), weights=values.ravel(), minlength=self.n_sums)
 
-    def values(self, sums: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """`finish` for many resamples, sums [n_sums, r] and n [r] to values [r], a few at a time to stay in cache."""
-        parts = [self.finish(sums[:, part].T, n[part]) for part in chunks(len(n), self.n_sums)]
-        return np.concatenate(parts)
-
     def value(self) -> float:
         """The metric on all rows, each once."""
         return float(self.finish(self.totals(), np.float64(self.n_rows)))
+
+
+def finish_many(finish: Finish, sums: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """`finish` for many resamples, sums [n_sums, r] and n [r] to values [r], a few at a time to stay in cache."""
+    return np.concatenate([finish(sums[:, part].T, n[part]) for part in chunks(len(n), len(sums))])
 
 
 def mean_of_rows(n_rows: int, n_classes: int, values: Callable[[slice], np.ndarray]) -> Sums:
