@@ -53,7 +53,7 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     model_folder = folder.model(cell)
     ensure_trained(folder, cell, work, reporter)
     wanted = _wanted_splits(work)
-    missing = [split for split in wanted if not _is_whole(folder, cell, split)]
+    missing = [split for split in wanted if not is_predicted(folder, cell, split)]
     if missing:
         model = EnergyClassifier.from_pretrained(model_folder)
         for split in missing:
@@ -63,7 +63,7 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
 
 def ensure_trained(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
     """Train a cell unless its model is there."""
-    if not (folder.model(cell) / CARD_FILE).exists():
+    if not is_trained(folder, cell):
         train_cell(folder, cell, work, reporter)
 
 
@@ -224,7 +224,13 @@ def _other_tokens(folder: RunFolder, texts: Texts, config: RunConfig) -> TokenTa
     )
 
 
-def _is_whole(folder: RunFolder, cell: Cell, split: str) -> bool:
+def is_trained(folder: RunFolder, cell: Cell) -> bool:
+    """Whether the model of a cell is there."""
+    return (folder.model(cell) / CARD_FILE).exists()
+
+
+def is_predicted(folder: RunFolder, cell: Cell, split: str) -> bool:
+    """Whether the predictions of a cell on a split are there and whole."""
     path = folder.predictions(cell, split)
     try:
         return checksum(path) == read_json(path.parent / SUMS)[split]

@@ -97,7 +97,7 @@ FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "keep_check
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
     """A config from a YAML file with overrides on top; all mistakes in one error."""
-    values = _read_yaml(path) if path else {}
+    values = read_yaml(path) if path else {}
     values |= overrides
     try:
         config = RunConfig(**values)
@@ -198,7 +198,8 @@ def _problems(config: RunConfig) -> list[str]:
     return problems
 
 
-def _read_yaml(path: Path) -> dict[str, Any]:
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings in a YAML file; dashes in their names are underscores."""
     try:
         values = yaml.safe_load(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:

@@ -21,6 +21,7 @@ from ebmcal.cells import CellWork, ensure_trained, finish_cell, training_plan
 from ebmcal.config import RunConfig, differences, resolve, save_config
 from ebmcal.data import DataSource, TaskData, Texts, load_data, load_texts
 from ebmcal.errors import EbmcalError
+from ebmcal.failures import Failures
 from ebmcal.files import fingerprint, read_json, write_json, write_text
 from ebmcal.locks import locked
 from ebmcal.masking import find_mode
@@ -50,25 +51,31 @@ class Noise:
     table: TokenTable
 
 
-def run(config: RunConfig, reporter: Reporter) -> RunFolder:
-    """Do what is not done yet of a run; returns its folder."""
-    with _opened(config, reporter) as (folder, work, noise):
-        training = {cell.name: finish_cell(folder, cell, work, reporter) for cell in _cells(work.config)}
-        _conclude(folder, work, noise, training)
+def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None) -> RunFolder:
+    """Do what is not done yet of a run; returns its folder. `failures` may let it go on when a cell fails."""
+    failures = failures or Failures()
+    with _opened(config, reporter, failures) as (folder, work, noise):
+        training = {}
+        for cell in (c for c in _cells(work.config) if c not in failures.reasons):
+            with failures.of(cell):
+                training[cell.name] = finish_cell(folder, cell, work, reporter)
+        _conclude(folder, work, noise, training, failures)
         reporter.say(f"report: {write_report(folder.root)}")
     return folder
 
 
 def train_only(config: RunConfig, reporter: Reporter) -> list[Path]:
     """Train the models of a run that are missing; returns their folders. Processes of a torchrun share the work."""
-    with _opened(config, reporter) as (folder, work, _):
+    with _opened(config, reporter, Failures()) as (folder, work, _):
         for cell in _cells(work.config):
             ensure_trained(folder, cell, work, reporter)
         return [folder.model(cell) for cell in _cells(work.config)]
 
 
 @contextlib.contextmanager
-def _opened(config: RunConfig, reporter: Reporter) -> Iterator[tuple[RunFolder, CellWork, Noise | None]]:
+def _opened(
+    config: RunConfig, reporter: Reporter, failures: Failures
+) -> Iterator[tuple[RunFolder, CellWork, Noise | None]]:
     """A run folder, locked, with everything that its cells share made."""
     with main_process_first():  # the other processes of a torchrun find what the first has made
         config, data = prepare(config, reporter)
@@ -80,8 +87,10 @@ def _opened(config: RunConfig, reporter: Reporter) -> Iterator[tuple[RunFolder, 
             tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
             extra = {name: load_texts(path, _cache(config)) for name, path in config.ood.items()}
-            noisy = any(find_method(m).uses_noise for m in config.methods)
-            noise = make_noise(config, data.splits["train"], data.splits["calibration"], reporter) if noisy else None
+            noise, noisy = None, [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
+            if noisy:
+                with failures.of(*noisy):
+                    noise = make_noise(config, data.splits["train"], data.splits["calibration"], reporter)
         yield folder, CellWork(config, data, tables, noise.table if noise else None, _shown_noise(noise), extra), noise
 
 
@@ -186,6 +195,12 @@ def _tokens(rows: Any, key: str, config: RunConfig) -> TokenTable:
 
 def _claim(folder: RunFolder, config: RunConfig) -> None:
     """Record the config, or refuse a folder that belongs to another one."""
+    check_folder(folder, config)
+    write_text(folder.config, save_config(config))
+
+
+def check_folder(folder: RunFolder, config: RunConfig) -> None:
+    """Refuse a folder that belongs to another config or holds something else; writes nothing."""
     if folder.config.exists():
         try:
             there = RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
@@ -199,11 +214,10 @@ def _claim(folder: RunFolder, config: RunConfig) -> None:
                 f"The output folder {folder.root} belongs to another config ({'; '.join(changed)}). "
                 "Choose another --output, or delete the folder."
             )
-    elif any(p.name not in {".lock", "log.txt"} for p in folder.root.iterdir()):
+    elif folder.root.exists() and any(p.name not in {".lock", "log.txt"} for p in folder.root.iterdir()):
         raise EbmcalError(
             f"The output folder {folder.root} is not empty and is no run folder. Choose another --output."
         )
-    write_text(folder.config, save_config(config))
 
 
 def _say_truncated(tables: dict[str, TokenTable], config: RunConfig, reporter: Reporter) -> None:
@@ -217,9 +231,13 @@ def _shown_noise(noise: Noise | None) -> list[dict[str, Any]]:
     return list(noise.store.rows(min(SHOWN_NOISE, noise.n_texts))) if noise else []
 
 
-def _conclude(folder: RunFolder, work: CellWork, noise: Noise | None, training: dict[str, Any]) -> None:
+def _conclude(
+    folder: RunFolder, work: CellWork, noise: Noise | None, training: dict[str, Any], failures: Failures
+) -> None:
     """Write the noise examples and `metrics.json`."""
-    config, data, cells = work.config, work.data, _cells(work.config)
+    config, data = work.config, work.data
+    cells = [cell for cell in _cells(config) if cell.name in training]
+    test_sets = [name for name in data.splits if name.startswith("test")]
     if noise:
         write_json(folder.noise_examples, noise_examples(noise.store, data.splits["train"]))
     document = {
@@ -234,7 +252,7 @@ def _conclude(folder: RunFolder, work: CellWork, noise: Noise | None, training: 
         "fingerprints": {name: split.fingerprint for name, split in data.splits.items()},
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise_facts(noise) if noise else None,
-        "rows": build_rows(folder, cells, config.posthoc),
+        "rows": build_rows(folder, cells, config.posthoc) + failures.rows(test_sets),
         "paired": build_paired(folder, cells),
         "detection": build_detection(folder, cells),
         "training": training,
