@@ -164,6 +164,8 @@ def test_examples_settings_data_and_times_are_there(finished):
         "label counts",
         "62.5",
         "noise rounds",
+        "0.876",
+        "542d06403ad62186",
     ):
         assert part in shown, part
     assert re.search(r"<s class=\"mask\">&lt;i&gt;fun&lt;/i&gt;</s>", finished[1])
@@ -322,6 +324,27 @@ def test_many_labels_are_drawn_in_part(run):
     assert " → " not in text[text.rindex("<h4>Texts of lowest") :].split("</table>")[0], (
         "other classes than the baseline"
     )
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_no_label_of_a_figure_is_cut_off_whatever_the_numbers(run, monkeypatch, scale):
+    drawn = []
+    monkeypatch.setattr("ebmcal.report.picture.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
+    rows = make_predictions(50, 1.5)
+    energies = -0.68 + scale * np.random.default_rng(0).normal(size=50)
+    tight = Predictions(rows.labels, LABELS, logits=rows.logits * 1e-3, energies=energies, texts=rows.texts)
+    tight.write(RunFolder(run).predictions(Cell("hidden", 1), "test"))
+    lines = [{"step": 1000 * i, "cross_entropy": 0.693 + 1e-5 * i, "energy_data": scale * i} for i in range(30)]
+    lines += [{"step": i, "eval_ece_classwise": 0.02 + 1e-5 * i, "eval_accuracy": 0.5 + 1e-4 * i} for i in range(9)]
+    (run / "history" / "hidden-seed1.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(run)
+    assert len(drawn) > 8
+    for figure in drawn:
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        assert box.x0 > -0.03, figure.axes[0].get_ylabel()
+        assert box.y0 > -0.03, figure.axes[0].get_xlabel()
+        assert box.x1 < width + 0.03
+        assert box.y1 < height + 0.03
 
 
 def test_prediction_files_alone(tmp_path):

@@ -113,6 +113,28 @@ def test_unequal_numbers_of_seeds_are_shown():
     assert "n_seeds" not in [c.key for c in tables.summary_table(document()).columns]
 
 
+def test_what_the_figures_warn_of_is_said_once_and_fits_are_told():
+    rows = [
+        row("baseline", 1, step, ece_classwise=0.1) | {"note": "T = 1.5" if step else ""}
+        for step in (None, "temperature (dev)")
+    ]
+    for stored in rows:
+        stored["metrics"]["ece_classwise"]["notes"] = ["9 rows are few for 20 bins."]
+    assert tables.summary_table(document("mine", rows)).notes[1:] == ("9 rows are few for 20 bins.",)
+    assert [e.text() for e in tables.seed_table(document("mine", rows)).column("note")] == ["–", "T = 1.5"]
+
+
+def test_detection_table_has_a_row_for_each_model_and_score():
+    figures = {"auroc": 0.9, "aupr": None, "fpr_at_95_recall": 0.2}
+    table = tables.detection_table(
+        {"detection": {"hidden-seed1": {"noise by energy": figures, "ood_x by entropy": {}}}}
+    )
+    assert [e.text() for e in table.rows[0].entries] == ["hidden-seed1", "noise by energy", "0.900", "–", "0.200"]
+    assert [c.better for c in table.columns] == [0, 0, 1, 1, -1]
+    for odd in ({}, {"detection": None}, {"detection": {"a": 3}}, {"detection": {"a": {"b": 1}}}):
+        assert not tables.detection_table(odd).rows
+
+
 def test_a_failed_cell_is_shown_and_an_unknown_metric_kept():
     rows = [row("baseline", accuracy=0.8, own_score=3.5), {"method": "hidden", "seed": 1, "error": "loss is NaN"}]
     table = tables.summary_table(document(rows=rows))
@@ -153,6 +175,8 @@ def test_an_empty_document_gives_empty_tables_in_every_format(rows):
         ({"rows": [{"method": "a", "metrics": [1]}]}, "'metrics'"),
         ({"rows": [{"method": "a", "metrics": {"nll": "high"}}]}, "'nll' is 'high'"),
         ({"paired": "x"}, "'paired'"),
+        ({"paired": [1]}, r"paired\[0\]"),
+        ({"seeds": 3}, "'seeds'"),
     ],
 )
 def test_damaged_documents_are_named(damaged, what):
@@ -298,14 +322,16 @@ def test_paired_table_names_metric_and_interval():
 def test_nested_dictionaries_become_facts_and_matrices():
     splits = {
         "train": {"rows": 10, "duplicates": {"count": 1, "first_rows": [3, 4]}},
-        "test": {"rows": 5, "truncated": True},
+        "test": {"rows": 5, "truncated": True, "set_aside": {}, "label_counts": {"not_so": 5}},
     }
     facts, matrix, inner = nested_tables({"n": 0.25, "splits": splits, "settings": {"k": 8}}, "Noise")
     assert [e.text() for e in facts.rows[0].entries] == ["n", "0.250"]
     assert [c.title for c in matrix.columns] == ["What", "train", "test"]
     cells = {r.entries[0].value: [e.text() for e in r.entries[1:]] for r in matrix.rows}
-    assert cells["duplicates: first_rows"] == ["3, 4", "–"]
+    assert cells["duplicates: first rows"] == ["3, 4", "–"]
     assert cells["truncated"] == ["–", "yes"]
+    assert "set aside" not in cells, "rows that hold nothing are left out"
+    assert cells["label counts: not_so"] == ["–", "5"], "names of the user's stay as they are"
     assert inner.title == "Settings"
 
 

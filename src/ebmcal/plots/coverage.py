@@ -43,5 +43,5 @@ def draw_risk_coverage(data: list[Series], ax: "Axes | None" = None) -> "Axes":
         line = {"color": look.color, "linestyle": look.line, "marker": look.marker, "markersize": 4, "linewidth": 1.6}
         ax.plot(series.x, series.y, label=label_text(series.name), markevery=max(1, len(series.x) // 7), **line)
     ax.set(xlim=(0, 1.01), ylim=(0, None))
-    add_legend(ax, loc="upper left")
+    add_legend(ax)
     return ax

@@ -27,6 +27,7 @@ class EntropyEnergy:
     right: np.ndarray  # [n]
     n_rows: int  # before thinning
     correlation: float  # of all rows, Spearman's
+    highest: float  # the entropy of a uniform posterior
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,8 @@ def prepare_entropy_energy(predictions: Predictions, most: int = 500, seed: int 
     if len(finite) > most:
         shown = np.sort(np.random.default_rng(seed).choice(finite, most, replace=False))
     right = np.where(predictions.labels < 0, -1, predictions.predicted() == predictions.labels)
-    return EntropyEnergy(energies[shown], entropies[shown], right[shown], len(finite), correlation)
+    uniform = float(np.log(predictions.n_classes))
+    return EntropyEnergy(energies[shown], entropies[shown], right[shown], len(finite), correlation, uniform)
 
 
 def prepare_energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30) -> EnergyHistogram | None:
@@ -83,6 +85,7 @@ def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) ->
         if chosen.any():
             points = {"linestyle": "none", "marker": marker, "color": color, "markersize": 3.6, "alpha": 0.65}
             ax.plot(data.energies[chosen], data.entropies[chosen], label=name, **points)
+    ax.set_ylim(0, max(data.highest, 1e-9) * 1.04)  # from certain to uniform, so that models can be compared
     # Above the points, beside the title: the cloud leaves no corner free for certain.
     add_legend(
         ax, loc="lower right", bbox_to_anchor=(1, 1), ncols=3, borderaxespad=0.2, handlelength=1, columnspacing=1

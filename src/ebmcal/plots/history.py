@@ -17,7 +17,12 @@ if TYPE_CHECKING:
 
 History = Sequence[Mapping[str, Any]]
 ECE_NAMES = {"eval_ece_classwise": "ECE class-wise", "eval_ece_top_label": "ECE top-label"}
-LOSS_TERMS = {"cross_entropy": "cross-entropy", "data_term": "data term", "noise_term": "noise term"}
+LOSS_TERMS = {
+    "cross_entropy": "cross-entropy",
+    "data_term": "data term",
+    "noise_term": "noise term",
+    "posterior_term": "posterior term",
+}
 ENERGIES = {"energy_data": "data", "energy_noise": "noise"}
 NO_HISTORY = "No evaluations during training."
 

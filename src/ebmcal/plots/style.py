@@ -14,14 +14,13 @@ if TYPE_CHECKING:
 INK = "#1b1f24"
 MUTED = "#6a737d"
 GRID = "#d5d9de"
-BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY, YELLOW = (
+BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = (
     "#0072b2",
     "#e69f00",
     "#009e73",
     "#d55e00",
     "#cc79a7",
     "#56b4e9",
-    "#f0e442",
 )
 
 

@@ -59,7 +59,7 @@ class _Place:
 def _reliability(subject: Subject, rows: Predictions, others: dict[str, Predictions], place: _Place) -> Picture:
     shown = [plots.prepare_reliability(r, name) for name, r in (others | {subject.method: rows}).items()]
     panels = [partial(plots.draw_reliability, data) for data in shown]
-    return draw(f"{place.key}-rel", f"Reliability{place.where}", RELIABILITY, *panels, size=(4.3, 4.4), under=0.95)
+    return draw(f"{place.key}-rel", f"Reliability{place.where}", RELIABILITY, *panels, size=(4.4, 4.4), under=0.95)
 
 
 def _classes(rows: Predictions, place: _Place) -> Picture | None:
@@ -68,7 +68,7 @@ def _classes(rows: Predictions, place: _Place) -> Picture | None:
     title = f"Reliability of each label{place.where}"
     if len(shown) < rows.n_classes:
         title += f": the {len(shown)} most frequent of {rows.n_classes}"
-    return draw(f"{place.key}-cls", title, CLASSES, *panels, size=(2.9, 2.9)) if shown else None
+    return draw(f"{place.key}-cls", title, CLASSES, *panels, size=(3.1, 2.95)) if shown else None
 
 
 def _risk(subject: Subject, rows: Predictions, others: dict[str, Predictions], place: _Place) -> Picture | None:

@@ -9,7 +9,7 @@ from ebmcal.report.model_figures import model_figures
 from ebmcal.report.overview import overview
 from ebmcal.report.picture import Picture
 from ebmcal.report.reading import Material, Subject
-from ebmcal.tables import Table, list_test_sets, paired_table, seed_table, summary_table
+from ebmcal.tables import Table, detection_table, list_test_sets, paired_table, seed_table, summary_table
 from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
 from ebmcal.tables.nested import nested_tables, record_table
 
@@ -47,13 +47,15 @@ def build_page(material: Material) -> dict[str, Any]:
         "summaries": [summary_table(document, test_set=name) for name in sets],
         "seeds": [seed_table(document, test_set=name) for name in sets],
         "paired": paired_table(document),
+        "detection": detection_table(document),
         "overview": overview(material.subjects),
         "methods": _methods(material.subjects),
         "noise_tables": nested_tables(noise, "Noise") if isinstance(noise, Mapping) else [],
         "noise_examples": noise_examples(material.noise_records),
         "data_tables": _nested(document, "data", "Data"),
         "training": _training(document),
-        "versions": _nested(document, "versions", "Versions"),
+        "versions": _nested(document, "versions", "Versions")
+        + _nested(document, "fingerprints", "Fingerprints of the data"),
         "config": material.config,
     }
 

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 Panel = Callable[["Axes"], Any]
-PANEL = (4.3, 3.2)  # all lengths are inches
-LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.62, 0.16, 0.46, 0.32, 0.08
+PANEL = (4.4, 3.2)  # all lengths are inches
+LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.74, 0.16, 0.46, 0.32, 0.08
 PER_ROW = 3
 
 

@@ -34,6 +34,7 @@ def _json(material: Material) -> str:
     document = with_rows(material)
     seeds = [tables.seed_table(document, test_set=name) for name in tables.list_test_sets(document)]
     found = {"summary": _summaries(material), "seeds": seeds, "paired": [tables.paired_table(document)]}
+    found["detection"] = [tables.detection_table(document)]
     data = {name: [tables.to_data(table) for table in group] for name, group in found.items()}
     return json.dumps({"missing": list(material.missing), **data}, indent=2, ensure_ascii=False, allow_nan=False)
 

@@ -1,5 +1,6 @@
 """Tables as data, then as text: terminal, Markdown, LaTeX, JSON. With the published numbers to set beside ours."""
 
+from ebmcal.tables.detection import detection_table
 from ebmcal.tables.paper import paper_table
 from ebmcal.tables.published import PUBLISHED, published_set
 from ebmcal.tables.render import to_data, to_json, to_latex, to_markdown, to_rich
@@ -14,6 +15,7 @@ __all__ = [
     "Row",
     "Table",
     "check_document",
+    "detection_table",
     "list_test_sets",
     "mark_best",
     "paired_table",

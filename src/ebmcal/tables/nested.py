@@ -45,40 +45,57 @@ def readable(key: str) -> str:
     return str(key).replace("_", " ")
 
 
-def flatten(data: Mapping[str, Any], before: str = "") -> dict[str, Any]:
-    """Inner keys joined to outer ones.
+def flatten(data: Mapping[str, Any], before: str = "", as_words: bool = True) -> dict[str, Any]:
+    """Inner keys joined to outer ones; keys under "…_counts" are names of the user's and stay as they are.
 
-    >>> flatten({"a_b": {"c": 1}, "d": [1, 2]})
-    {'a b: c': 1, 'd': [1, 2]}
+    >>> flatten({"a_b": {"c": 1}, "label_counts": {"not_so": 2}, "d": [1, 2]})
+    {'a b: c': 1, 'label counts: not_so': 2, 'd': [1, 2]}
     """
     flat: dict[str, Any] = {}
     for key, value in data.items():
-        name = f"{before}: {key}" if before else readable(key)
+        shown = readable(key) if as_words else str(key)
+        name = f"{before}: {shown}" if before else shown
         if isinstance(value, Mapping) and value:
-            flat |= flatten(value, name)
+            flat |= flatten(value, name, as_words=not str(key).endswith("counts"))
         else:
             flat[name] = value
     return flat
 
 
 def _facts(data: Mapping[str, Any], title: str) -> Table:
-    rows = tuple(Row((Entry(name), _entry(value))) for name, value in flatten(data).items())
-    return Table(title, (Column("what", "What"), Column("value", "Value", digits=None)), rows)
+    rows = [Row((Entry(name), _entry(value))) for name, value in flatten(data).items()]
+    return Table(title, (Column("what", "What"), Column("value", "Value", digits=None)), _known(rows))
 
 
 def _matrix(data: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     flat = {name: flatten(part) for name, part in data.items()}
     names = list(dict.fromkeys(key for part in flat.values() for key in part))
     columns = (Column("what", "What"), *(Column(str(name), readable(name), digits=None) for name in flat))
-    rows = tuple(Row((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names)
-    return Table(title, columns, rows)
+    rows = [Row((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names]
+    return Table(title, columns, _known(rows))
+
+
+def _known(rows: list[Row]) -> tuple[Row, ...]:
+    """Without the rows that hold nothing but their name."""
+    return tuple(row for row in rows if any(entry.value is not None for entry in row.entries[1:]))
 
 
 def _entry(value: Any) -> Entry:
-    if value is None or (isinstance(value, (int, float, str)) and not isinstance(value, bool)):
-        return Entry(value)
+    is_plain = isinstance(value, (int, float, str)) and not isinstance(value, bool)
+    return Entry(value if is_plain else words(value))
+
+
+def words(value: Any) -> str | None:
+    """Anything JSON holds, as a phrase; None for what is empty.
+
+    >>> words([{"file": "a.csv", "rows": 3}, True]), words([])
+    ('file a.csv, rows 3; yes', None)
+    """
     if isinstance(value, bool):
-        return Entry("yes" if value else "no")
+        return "yes" if value else "no"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{readable(key)} {words(part)}" for key, part in value.items()) or None
     if isinstance(value, (list, tuple)):
-        return Entry(", ".join(map(str, value)) or None)
-    return Entry(str(value) if value else None)
+        between = "; " if any(isinstance(part, Mapping) for part in value) else ", "
+        return between.join(str(words(part)) for part in value) or None
+    return None if value is None else str(value)

@@ -23,11 +23,14 @@ def check_document(document: Any, where: str = "metrics.json") -> Document:
     """The document itself, or an error that names what in it is not as it should be."""
     if not isinstance(document, Mapping):
         raise _damaged(where, f"it holds a {type(document).__name__}, not an object")
-    for part in ("rows", "paired"):
+    for part in ("rows", "paired", "seeds", "label_names"):
         if not isinstance(document.get(part) or [], list):
             raise _damaged(where, f"{part!r} is a {type(document[part]).__name__}, not a list")
     for index, row in enumerate(document.get("rows") or []):
         _check_row(row, f"{where}: rows[{index}]")
+    for index, test in enumerate(document.get("paired") or []):
+        if not isinstance(test, Mapping):
+            raise _damaged(f"{where}: paired[{index}]", "a test must be an object")
     return document
 
 
@@ -110,6 +113,13 @@ def mean_figure(rows: Iterable[Mapping], metric: str) -> Entry:
     if found:
         return found[0]
     return Entry(FAILED) if any(entry.value == FAILED for entry in entries) else Entry()
+
+
+def figure_notes(found: Mapping[Key, list[Mapping]], metrics: Iterable[str]) -> list[str]:
+    """What the figures themselves warn of, such as too few rows for the number of bins; each once."""
+    stored = ((row.get("metrics") or {}).get(name) for rows in found.values() for row in rows for name in metrics)
+    noted = (entry.get("notes") or [] for entry in stored if isinstance(entry, Mapping))
+    return list(dict.fromkeys(str(note) for notes in noted if isinstance(notes, list) for note in notes))
 
 
 def _check_row(row: Any, where: str) -> None:

@@ -11,6 +11,7 @@ from ebmcal.tables.results import (
     Document,
     Key,
     figure,
+    figure_notes,
     heading,
     mean_figure,
     method_rank,
@@ -45,7 +46,7 @@ def summary_table(
         columns.append(Column("n_seeds", "Seeds"))
         rows = [Row((*row.entries, Entry(n))) for row, n in zip(rows, n_seeds.values(), strict=True)]
     rows = [Row(row.entries, section=key[0]) for row, key in zip(rows, found, strict=True)]
-    notes = _notes(max(n_seeds.values(), default=0), theirs)
+    notes = (*_notes(max(n_seeds.values(), default=0), theirs), *figure_notes(found, names))
     return mark_best(Table(_title(document, test_set), tuple(columns), tuple(rows), notes))
 
 
@@ -53,16 +54,14 @@ def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[
     """Every trained model by itself: method × seed, every metric, with its bootstrap interval."""
     found = results(document, test_set)
     names = list(metrics) if metrics is not None else metric_names(row for rows in found.values() for row in rows)
-    columns = (Column("method", "Method"), Column("seed", "Seed"), Column("n_rows", "Rows"), *map(heading, names))
-    rows = [
-        Row(
-            (Entry(row_name(key)), Entry(row.get("seed")), Entry(row.get("n_rows")), *(figure(row, n) for n in names)),
-            section=key[0],
-        )
-        for key, rows in found.items()
-        for row in rows
-    ]
-    return Table(f"{_title(document, test_set)}: every model, every metric", columns, tuple(rows), _notes(1))
+    first = (Column("method", "Method"), Column("seed", "Seed"), Column("n_rows", "Rows"), Column("note", "Fitted"))
+    rows = [Row(_seed_entries(key, row, names), section=key[0]) for key, rows in found.items() for row in rows]
+    return Table(
+        f"{_title(document, test_set)}: every model, every metric",
+        (*first, *map(heading, names)),
+        tuple(rows),
+        _notes(1),
+    )
 
 
 def paired_table(document: Document) -> Table:
@@ -79,6 +78,11 @@ def paired_table(document: Document) -> Table:
     rows = tuple(Row(_paired_entries(test), section=str(test.get("method"))) for test in tests)
     note = "Method minus the one it is set against, on the same rows; interval and p-value from paired resampling."
     return Table("Paired tests", columns, rows, (note,) if rows else ())
+
+
+def _seed_entries(key: Key, row: Mapping, names: Sequence[str]) -> tuple[Entry, ...]:
+    first = (Entry(row_name(key)), Entry(row.get("seed")), Entry(row.get("n_rows")), Entry(row.get("note") or None))
+    return (*first, *(figure(row, name) for name in names))
 
 
 def _paired_entries(test: Mapping) -> tuple[Entry, ...]:
