@@ -34,8 +34,7 @@ def risk_coverage(labels: Any, *, logits: Any = None, probs: Any = None, scores:
     array([0. , 0.5])
     """
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    scores, wrong = _ranked(labels, probs, scores)
-    levels, right, wrong = _by_level(scores, wrong)
+    levels, right, wrong = _by_level(labels, probs, scores)
     answered = np.cumsum(right + wrong)
     return RiskCoverage(answered / answered[-1], np.cumsum(wrong) / answered, levels)
 
@@ -108,11 +107,12 @@ def ranking_sums(
 
 
 def merged_levels(scores: np.ndarray, max_levels: int | None) -> np.ndarray:
-    """The distinct scores, ascending; of more than `max_levels`, the lowest one of each of so many equal groups."""
-    levels = np.unique(scores)
-    if max_levels is None or len(levels) <= max_levels:
-        return levels
-    return levels[np.linspace(0, len(levels), max_levels, endpoint=False).astype(np.intp)]
+    """The distinct scores, ascending; of more than `max_levels`, the lowest one of so many equal groups of rows."""
+    ordered = np.sort(scores)
+    first = np.concatenate([[True], ordered[1:] != ordered[:-1]])
+    if max_levels is None or first.sum() <= max_levels:
+        return ordered[first]
+    return np.unique(ordered[np.linspace(0, len(ordered), max_levels, endpoint=False).astype(np.intp)])
 
 
 def aurc_sums(labels: np.ndarray, probs: np.ndarray, scores: Any = None, **options: Any) -> Sums:
@@ -137,7 +137,7 @@ def coverage_at_risk_sums(labels: np.ndarray, probs: np.ndarray, scores: Any = N
 
 def _value(finish: Callable[..., np.ndarray], labels: Any, logits: Any, probs: Any, scores: Any) -> float:
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return float(finish(*_by_level(*_ranked(labels, probs, scores))[1:]))
+    return float(finish(*_by_level(labels, probs, scores)[1:]))
 
 
 def _ranked(labels: np.ndarray, probs: np.ndarray, scores: Any) -> tuple[np.ndarray, np.ndarray]:
@@ -149,14 +149,17 @@ def _ranked(labels: np.ndarray, probs: np.ndarray, scores: Any) -> tuple[np.ndar
     return (confidences if scores is None else as_scores(scores, "scores", len(labels))), wrong
 
 
-def _by_level(scores: np.ndarray, wrong: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _by_level(labels: np.ndarray, probs: np.ndarray, scores: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Distinct scores, descending, and the numbers of right and of wrong rows at each."""
+    scores, wrong = _ranked(labels, probs, scores)
     order = np.argsort(scores)[::-1]
     scores, wrong = scores[order], wrong[order]
+    del order  # with very many rows, each of these is large
     starts = np.flatnonzero(np.concatenate([[True], scores[1:] != scores[:-1]]))
-    sizes = np.diff(np.concatenate([starts, [len(scores)]])).astype(np.float64)
-    errors = np.add.reduceat(wrong, starts, dtype=np.float64)
-    return scores[starts], sizes - errors, errors
+    scores = scores[starts]
+    errors = np.add.reduceat(wrong, starts, dtype=np.int32)
+    sizes = np.diff(starts, append=len(wrong)).astype(np.int32)
+    return scores, sizes - errors, errors
 
 
 def error_auroc_of_counts(right: np.ndarray, wrong: np.ndarray) -> np.ndarray:
