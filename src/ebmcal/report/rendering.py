@@ -9,8 +9,8 @@ from typing import Any
 FOLD_AFTER = 220  # characters
 
 
-def render(page: Mapping[str, Any]) -> str:
-    """The HTML of a page made by `build_page`. Every text is escaped; only the figures' SVG goes in as it is."""
+def render(page: Mapping[str, Any], template: str = "report.html.j2") -> str:
+    """The HTML of a page (by default of one made by `build_page`). Every text is escaped; only SVG goes in as it is."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
     from markupsafe import Markup
 
@@ -23,7 +23,7 @@ def render(page: Mapping[str, Any]) -> str:
     )
     environment.globals.update(fold_after=FOLD_AFTER, is_number=_is_number)
     style, script = _part("report.css"), _part("report.js")
-    html = environment.get_template("report.html.j2").render(
+    html = environment.get_template(template).render(
         page, style=Markup(style), script=Markup(script), policy=_policy(script), version=_version()
     )
     # A lone surrogate has no UTF-8 form and would make the file unwritable.
