@@ -47,6 +47,7 @@ class Mode:
     draw: Callable[[np.ndarray, float, np.random.Generator, Markers], np.ndarray]
     lay_out: Callable[[np.ndarray, np.ndarray, Markers, int], list[Piece]]
     lookahead: int = 0
+    whole_words: bool = False  # a word of several tokens is hidden as a whole or not at all
     pairs_only: bool = False
 
 
@@ -69,6 +70,15 @@ def draw_nothing(ids: np.ndarray, ratio: float, rng: np.random.Generator, marker
     return np.zeros(len(ids), dtype=bool)
 
 
+def draw_words(
+    mode: Mode, ids: np.ndarray, begins: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers
+) -> np.ndarray:
+    """Draw over words instead of tokens; `begins` [n] says which tokens begin one. The separator stands alone."""
+    begins = begins | (ids == markers.separator) | np.concatenate([[True], ids[:-1] == markers.separator])
+    word = np.cumsum(begins) - 1  # [n], which word a token belongs to
+    return mode.draw(ids[begins], ratio, rng, markers)[word]
+
+
 def collapse(ids: np.ndarray, masked: np.ndarray, mask_id: int) -> Ids:
     """The masked text: a run of masked tokens becomes one mask.
 
@@ -87,6 +97,8 @@ def lay_out_whole(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahe
 
 def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
     """Kept words and a preview are read, each gap is written."""
+    if not len(ids):
+        return [Piece([], [markers.write], [])]  # an LM cannot be shown a sequence of no tokens
     edges = np.flatnonzero(np.diff(np.concatenate([[False], masked, [False]]).astype(np.int8)))
     pieces, position = [], 0
     for start, stop in zip(edges[::2], edges[1::2], strict=True):
@@ -99,7 +111,7 @@ def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahea
 
 MODES: dict[str, Mode] = {
     "infill": Mode(draw_tokens, lay_out_whole),
-    "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4),
+    "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4, whole_words=True),
     "plain": Mode(draw_nothing, lay_out_whole),
     "half": Mode(draw_half, lay_out_gaps, lookahead=1 << 20, pairs_only=True),
 }
@@ -123,6 +135,6 @@ def to_sequence(pieces: list[Piece], markers: Markers) -> tuple[np.ndarray, np.n
 
 
 def assemble(pieces: list[Piece], written: list[Ids]) -> Ids:
-    """The text that results when the gaps hold `written` instead."""
+    """The text that results when the gaps hold `written` instead; gaps that were not reached are empty."""
     parts = iter(written)
-    return [t for p in pieces for t in (p.kept + (next(parts) if p.written is not None else []))]
+    return [t for p in pieces for t in (p.kept + (next(parts, []) if p.written is not None else []))]
