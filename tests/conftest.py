@@ -1,0 +1,33 @@
+"""What all tests share: one thread, no network, a cache of their own, and tiny models on disk.
+
+Nothing heavy is imported here: the tests of the evaluation half run without torch.
+"""
+
+import os
+
+import pytest
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+
+@pytest.fixture(autouse=True)
+def cache_of_the_test(tmp_path_factory, monkeypatch):
+    """No test finds, or leaves, anything in the user's cache."""
+    monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path_factory.getbasetemp() / "ebmcal-cache"))
+
+
+@pytest.fixture(scope="session")
+def encoder_folder(tmp_path_factory):
+    """A tiny BERT with its tokenizer, as a user's local model folder."""
+    from tiny_models import save_encoder
+
+    return save_encoder(tmp_path_factory.mktemp("models") / "tiny-bert")
+
+
+@pytest.fixture(scope="session")
+def wordpiece():
+    from tiny_models import make_wordpiece
+
+    return make_wordpiece()
