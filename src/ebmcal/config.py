@@ -16,6 +16,9 @@ from ebmcal.tasks import Task, TrainingDefaults, find_task
 #: What `hidden` and `sharp-hidden` were balanced for on small data: the noise terms weigh K times the energy weight.
 SHORT_RUN_NOISE_WEIGHT = 0.8
 
+#: A small LM fills gaps less well, so it is given fewer of them: noise that is too easy to tell from data teaches little.
+TINY_MASK_RATIO = 0.2
+
 Names = list[str]
 
 
@@ -135,7 +138,7 @@ def resolve(config: RunConfig, n_train: int, is_pair: bool, hidden_size: int) ->
                 config.warmup_steps, published.warmup_steps if published else None, round(0.06 * steps)
             ),
             "noise_ratio": ratio,
-            "mask_ratio": config.mask_ratio or 0.4,
+            "mask_ratio": config.mask_ratio or (TINY_MASK_RATIO if tiny else 0.4),
             "energy_weight": config.energy_weight or (1.0 if published else SHORT_RUN_NOISE_WEIGHT / ratio),
             "noise_mode": config.noise_mode or ("gaps" if tiny else "infill"),
             "noise_lm_batch_size": lm_batch,

@@ -9,6 +9,7 @@ seed, and leaves a folder with weights, tokenizer and `noise_lm.json`: settings,
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from ebmcal.errors import EbmcalError
 from ebmcal.files import read_json
-from ebmcal.masking import Markers, find_mode, to_sequence
+from ebmcal.masking import Markers, draw_words, find_mode, to_sequence
 from ebmcal.microbatch import Batch, MicroBatchTrainer
 from ebmcal.packing import ATTENTION, pack, pad, use_packing
 from ebmcal.plan import Shuffled
@@ -54,11 +55,21 @@ class NoiseLm:
         return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False).strip()
 
     def draw_mask(self, ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        return find_mode(self.mode).draw(ids, self.mask_ratio, rng, self.markers)
+        mode = find_mode(self.mode)
+        if mode.whole_words and len(ids):
+            return draw_words(mode, ids, self._begins_word[ids], self.mask_ratio, rng, self.markers)
+        return mode.draw(ids, self.mask_ratio, rng, self.markers)
 
     def lay_out(self, ids: np.ndarray, masked: np.ndarray) -> list[Any]:
         mode = find_mode(self.mode)
         return mode.lay_out(ids, masked, self.markers, mode.lookahead)
+
+    @cached_property
+    def _begins_word(self) -> np.ndarray:
+        """Which tokens of the vocabulary begin a word: [V] bool."""
+        tokens = self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer)))
+        spaced = any(t.startswith(("Ġ", "▁")) for t in tokens)  # byte-level BPE and sentencepiece mark the space
+        return np.array([t.startswith(("Ġ", "▁")) if spaced else not t.startswith("##") for t in tokens])
 
     def _encode(self, row: Row) -> np.ndarray:
         first, second = ([] if t is None else self.tokenizer(t, add_special_tokens=False)["input_ids"] for t in row)

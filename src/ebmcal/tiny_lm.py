@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import nn
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-VOCABULARY = 6000
+VOCABULARY = 8000
 
 
 def build_tiny(texts: Iterable[str]) -> tuple[nn.Module, Any]:
@@ -19,11 +19,11 @@ def build_tiny(texts: Iterable[str]) -> tuple[nn.Module, Any]:
     tokenizer = train_tokenizer(texts)
     config = LlamaConfig(
         vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=704,
-        num_hidden_layers=4,
-        num_attention_heads=4,
-        num_key_value_heads=4,
+        hidden_size=192,
+        intermediate_size=512,
+        num_hidden_layers=3,
+        num_attention_heads=3,
+        num_key_value_heads=3,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         bos_token_id=None,

@@ -5,6 +5,9 @@ from pathlib import Path
 from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
 
+#: Columns a terminal must have to show intervals without wrapping; the report has them always.
+WIDE = 140
+
 
 def run_config(config: RunConfig) -> None:
     """Run, then print the table of results."""
@@ -12,14 +15,14 @@ def run_config(config: RunConfig) -> None:
 
     from ebmcal.pipeline import read_document, run
     from ebmcal.progress import Console
-    from ebmcal.tables import paired_table, summary_table, to_rich
-    from ebmcal.tables.results import list_test_sets
+    from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
 
     log = Path(config.output) / "log.txt" if config.output else None
     folder = run(config, Console(log))
     document, console = read_document(folder), RichConsole()
     for test_set in list_test_sets(document):
-        console.print(to_rich(summary_table(document, test_set=test_set)))
+        table = summary_table(document, test_set=test_set)
+        console.print(to_rich(table if console.width >= WIDE else compact(table)))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
     console.print(f"Open {folder.report} in a browser.", highlight=False, soft_wrap=True)

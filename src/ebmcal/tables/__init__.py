@@ -6,7 +6,7 @@ from ebmcal.tables.published import PUBLISHED, published_set
 from ebmcal.tables.render import to_data, to_json, to_latex, to_markdown, to_rich
 from ebmcal.tables.results import check_document, list_test_sets
 from ebmcal.tables.summary import paired_table, seed_table, summary_table
-from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
+from ebmcal.tables.table import Column, Entry, Row, Table, compact, mark_best
 
 __all__ = [
     "PUBLISHED",
@@ -15,6 +15,7 @@ __all__ = [
     "Row",
     "Table",
     "check_document",
+    "compact",
     "detection_table",
     "list_test_sets",
     "mark_best",

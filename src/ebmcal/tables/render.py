@@ -79,7 +79,8 @@ def to_rich(table: Table) -> "rich.table.Table":
         title=Text(table.title) if table.title else None, box=rich.box.SIMPLE_HEAD, title_justify="left"
     )
     for index, column in enumerate(table.columns):
-        drawn.add_column(Text(_full_title(column)), justify="right" if _is_numeric(table, index) else "left")
+        side = "right" if _is_numeric(table, index) else "left"
+        drawn.add_column(Text(_full_title(column)), justify=side, no_wrap=index == 0)
     for row, ends in zip(table.rows, _section_ends(table), strict=True):
         texts = [_terminal_entry(e, c) for e, c in zip(row.entries, table.columns, strict=True)]
         drawn.add_row(

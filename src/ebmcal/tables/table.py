@@ -94,6 +94,18 @@ class Table:
         return [row.entries[index] for row in self.rows]
 
 
+def compact(table: Table) -> Table:
+    """The same table without intervals, for a narrow terminal; spreads over seeds stay.
+
+    >>> compact(Table("t", (Column("a", "a"),), (Row((Entry(0.5, low=0.4, high=0.6),)),))).rows[0].entries[0].text()
+    '0.500'
+    """
+    rows = tuple(
+        replace(row, entries=tuple(replace(e, low=None, high=None) for e in row.entries)) for row in table.rows
+    )
+    return replace(table, rows=rows, notes=tuple(note for note in table.notes if "bootstrap interval" not in note))
+
+
 def format_number(value: float, digits: int | None = 3) -> str:
     """A fixed number of digits after the point (None: four that count), no minus zero; whole numbers stay whole.
 
