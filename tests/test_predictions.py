@@ -155,6 +155,12 @@ def test_csv_of_another_model_with_names(tmp_path):
     assert Predictions.read(path, label_names=["a", "b"]).labels.tolist() == [0, 1]
 
 
+def test_csv_from_a_spreadsheet(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_bytes("\ufefflabel,prob_a,prob_b\r\na,1,0\r\nb,0,1\r\n".encode())
+    assert Predictions.read(path).labels.tolist() == [0, 1]
+
+
 def test_csv_integer_label_is_the_column_index(tmp_path):
     path = write(tmp_path / "p.csv", "label,logit_neg,logit_pos\n1,0,2\n0,1,0\n-1,1,0\n,0,0\n")
     assert Predictions.read(path).labels.tolist() == [1, 0, -1, -1]

@@ -1,0 +1,216 @@
+"""Metrics against the installed peers: time in turns on one thread, exactness, and memory of very many rows.
+
+    python benchmarks/metrics.py [--no-memory]
+
+Writes `metrics.json` beside itself: a list of {"name", "ratio", "goal", "reference", …}, ratio being the peer's time
+over ours (more is better; of memory and exactness, the goal over what was measured). A peer that is not installed is
+listed with what is missing.
+"""
+
+# ruff: noqa: E402
+import os
+
+for variable in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[variable] = "1"  # before numpy is imported
+
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebmcal.checks import softmax
+from ebmcal.metrics import bootstrap, ece_classwise, ece_top_label
+
+N_ROUNDS = 3
+
+
+def make_rows(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Labels and overconfident probabilities of three classes."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n_rows, 3)) * 2
+    return (logits + rng.gumbel(size=logits.shape) * 1.5).argmax(axis=1), softmax(logits)
+
+
+def seconds_in_turns(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
+    """Median seconds of each, after a first go; taking turns, so that a slow spell of the machine hits both."""
+    times: tuple[list[float], list[float]] = ([], [])
+    for turn in range(N_ROUNDS + 1):
+        for work, seconds in zip((ours, theirs), times, strict=True):
+            start = time.perf_counter()
+            work()
+            if turn:
+                seconds.append(time.perf_counter() - start)
+    return statistics.median(times[0]), statistics.median(times[1])
+
+
+def classwise_torchmetrics(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import torch
+    from torchmetrics.functional.classification import binary_calibration_error
+
+    torch.set_num_threads(1)
+    y = torch.from_numpy(labels)
+    columns = [torch.from_numpy(np.ascontiguousarray(c)) for c in probs.T]  # contiguous: it is slower otherwise
+    return lambda: [binary_calibration_error(p, (y == i).long(), n_bins=20) for i, p in enumerate(columns)]
+
+
+def classwise_uncertainty_calibration(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import calibration
+
+    return lambda: calibration.get_ece(probs, labels, num_bins=20, mode="marginal")
+
+
+def top_torchmetrics(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import torch
+    from torchmetrics.functional.classification import multiclass_calibration_error
+
+    torch.set_num_threads(1)
+    y, p = torch.from_numpy(labels), torch.from_numpy(probs)
+    return lambda: multiclass_calibration_error(p, y, 3, n_bins=20)
+
+
+def top_uncertainty_calibration(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import calibration
+
+    return lambda: calibration.get_ece(probs, labels, num_bins=20)
+
+
+def top_netcal(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    from netcal.metrics import ECE
+
+    return lambda: ECE(20).measure(probs, labels)
+
+
+def top_mapie(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    from mapie.metrics.calibration import top_label_ece
+
+    return lambda: top_label_ece(labels, probs, num_bins=20, split_strategy="uniform")
+
+
+def top_torch_uncertainty(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import torch
+    from torch_uncertainty.metrics import CalibrationError
+
+    torch.set_num_threads(1)
+    y, p = torch.from_numpy(labels), torch.from_numpy(probs)
+    return lambda: CalibrationError(task="multiclass", num_classes=3, num_bins=20)(p, y)
+
+
+def bootstrap_uncertainty_calibration(labels: np.ndarray, probs: np.ndarray) -> Callable[[], Any]:
+    import calibration
+
+    # Its resamples are 100; ours are 1,000, so its time counts ten times.
+    return lambda: calibration.get_calibration_error_uncertainties(probs, labels, p=1, mode="marginal")
+
+
+# name, rows, our work, peer, its work, goal, how many of its goes make one of ours
+RACES: list[tuple[str, int, Callable[..., Any], str, Callable[..., Any], float, int]] = [
+    ("class-wise ECE, 1e6 × 3", 10**6, ece_classwise, "torchmetrics", classwise_torchmetrics, 6, 1),
+    (
+        "class-wise ECE, 1e6 × 3",
+        10**6,
+        ece_classwise,
+        "uncertainty-calibration",
+        classwise_uncertainty_calibration,
+        90,
+        1,
+    ),
+    ("top-label ECE, 1e6 × 3", 10**6, ece_top_label, "torchmetrics", top_torchmetrics, 1, 1),
+    ("top-label ECE, 1e6 × 3", 10**6, ece_top_label, "netcal", top_netcal, 1, 1),
+    ("top-label ECE, 1e6 × 3", 10**6, ece_top_label, "uncertainty-calibration", top_uncertainty_calibration, 1, 1),
+    ("top-label ECE, 1e6 × 3", 10**6, ece_top_label, "MAPIE", top_mapie, 1, 1),
+    ("top-label ECE, 1e6 × 3", 10**6, ece_top_label, "torch-uncertainty", top_torch_uncertainty, 1, 1),
+    (
+        "1,000 bootstrap resamples of class-wise ECE, 1e4 × 3",
+        10**4,
+        lambda labels, probs: bootstrap("ece_classwise", labels, probs=probs),
+        "uncertainty-calibration",
+        bootstrap_uncertainty_calibration,
+        500,
+        10,
+    ),
+]
+
+
+def race(name: str, n_rows: int, ours: Callable[..., Any], peer: str, theirs: Any, goal: float, times: int) -> dict:
+    labels, probs = make_rows(n_rows)
+    entry: dict[str, Any] = {"name": name, "ratio": None, "goal": goal, "reference": peer}
+    try:
+        work = theirs(labels, probs)
+    except ImportError as error:
+        return entry | {"missing": str(error)}
+    mine, other = seconds_in_turns(lambda: ours(labels, probs=probs), work)
+    other *= times
+    return entry | {"ratio": round(other / mine, 2), "ms": round(1e3 * mine, 2), "peer_ms": round(1e3 * other, 2)}
+
+
+def exactness() -> dict[str, Any]:
+    """The class-wise error against sums that are rounded once (`math.fsum`)."""
+    labels, probs = make_rows(10**6)
+    total, edges = 0.0, np.arange(1, 20) / 20
+    for y in range(3):
+        codes = np.digitize(probs[:, y], edges)
+        gaps = probs[:, y] - (labels == y)
+        total += sum(abs(math.fsum(gaps[codes == b])) for b in range(20))
+    off = abs(ece_classwise(labels, probs=probs) - total / (3 * len(labels)))
+    return {
+        "name": "class-wise ECE, 1e6 × 3: difference",
+        "ratio": round(1e-12 / max(off, 1e-18), 1),
+        "goal": 1,
+        "reference": "float64, exact sums, 1e-12",
+        "difference": off,
+    }
+
+
+MEMORY = """
+import resource, sys
+import numpy as np
+from ebmcal.metrics import METRICS, summarize
+from ebmcal.predictions import Predictions
+peak = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+kind, dtype = sys.argv[1:]
+rng, n = np.random.default_rng(0), 10**7
+rows, labels = np.empty((n, 3), dtype), np.empty(n, np.int64)
+for start in range(0, n, 10**5):
+    part = slice(start, start + 10**5)
+    logits = rng.normal(size=(10**5, 3)) * 2
+    labels[part] = (logits + rng.gumbel(size=logits.shape) * 1.5).argmax(axis=1)
+    exp = np.exp(logits)
+    rows[part] = logits if kind == "logits" else exp / exp.sum(axis=1, keepdims=True)
+before = peak()
+summarize(Predictions(labels, ("a", "b", "c"), **{kind: rows}), sorted(METRICS))
+print(peak() - before)
+"""
+
+
+def memory(kind: str, dtype: str) -> dict[str, Any]:
+    """Peak memory above the input of every metric with intervals, in a fresh process."""
+    out = subprocess.run([sys.executable, "-c", MEMORY, kind, dtype], check=True, capture_output=True, text=True)
+    return {
+        "name": f"memory: every metric with intervals, 1e7 × 3 {kind} in {dtype}",
+        "ratio": round(1024 / float(out.stdout), 2),
+        "goal": 1,
+        "reference": "1 GB above the input",
+        "mb": round(float(out.stdout)),
+    }
+
+
+def main() -> None:
+    warnings.simplefilter("ignore")  # of the peers
+    results = [race(*entry) for entry in RACES] + [exactness()]
+    if "--no-memory" not in sys.argv:
+        results += [memory("logits", "float32"), memory("probs", "float64")]
+    for entry in results:
+        print(f"{entry['name']:60} {entry['reference']:28} {entry['ratio']} (goal {entry['goal']})")
+    Path(__file__).with_suffix(".json").write_text(json.dumps(results, indent=2, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    main()
