@@ -1,0 +1,160 @@
+"""The YAML file of a benchmark → its tasks, each with the config of its run. Nothing starts before all of it is right.
+
+output: runs/glue
+tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]
+encoder: roberta-base          # any setting of a run: for all tasks
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebmcal.benchmark.entries import EXAMPLE, Mistakes, is_packaged, own_settings
+from ebmcal.config import RunConfig, load_config, read_yaml
+from ebmcal.errors import unknown_name
+from ebmcal.runfolder import Cell, RunFolder
+
+#: Settings that belong to one task.
+NOT_SHARED = ("task", "train", "calibration", "test")
+
+#: A task's own setting takes the place of these shared ones: they say the same thing in another way.
+REPLACES = {
+    "train": ("data_dir", "hub"),
+    "data_dir": ("hub",),
+    "hub": ("data_dir",),
+    "steps": ("epochs",),
+    "epochs": ("steps",),
+}
+
+
+@dataclass(frozen=True)
+class BenchmarkTask:
+    """One run of a benchmark. `fingerprints` (split → contents) is None when it is not to be run this time."""
+
+    name: str
+    config: RunConfig
+    fingerprints: dict[str, str] | None = None
+
+    @property
+    def is_chosen(self) -> bool:
+        return self.fingerprints is not None
+
+    @property
+    def folder(self) -> RunFolder:
+        return RunFolder(Path(self.config.output))
+
+    @property
+    def cells(self) -> list[Cell]:
+        return [Cell(method, seed) for seed in self.config.seeds for method in self.config.methods]
+
+
+@dataclass(frozen=True)
+class Benchmark:
+    """Where the results go, and every task of the file, chosen or not."""
+
+    output: Path
+    tasks: tuple[BenchmarkTask, ...]
+
+    @property
+    def chosen(self) -> list[BenchmarkTask]:
+        return [task for task in self.tasks if task.is_chosen]
+
+
+def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] = ()) -> Benchmark:
+    """Read and check a benchmark: settings, models, data and output folders. One error has the mistakes of all tasks.
+
+    `output` takes the place of the file's. Tasks that `only` does not name are kept with their settings alone: their
+    data need not be here.
+    """
+    shared, mistakes = read_yaml(path), Mistakes()
+    written, entries = shared.pop("output", None), shared.pop("tasks", None)
+    root = _output(output or written, mistakes)
+    for name in [n for n in NOT_SHARED if n in shared]:
+        mistakes.add("all tasks", f"{name} belongs to one task; put it under tasks, {EXAMPLE}.")
+        del shared[name]
+    own = own_settings(entries, mistakes)
+    configs = _configs(shared, own, root, mistakes)
+    chosen = _chosen(only, own, mistakes)
+    tasks = [_checked(name, config, mistakes) if name in chosen else BenchmarkTask(name, config)
+             for name, config in configs.items()]  # fmt: skip
+    mistakes.raise_any(path)
+    return Benchmark(root, tuple(tasks))
+
+
+def _output(given: Any, mistakes: Mistakes) -> Path:
+    if given is None:
+        mistakes.add("output", "say where the runs should go: `output: runs/NAME` in the file, or --output.")
+    elif not isinstance(given, (str, Path)):
+        mistakes.add("output", f"must be a folder; {given!r} came.")
+    return Path(str(given)).expanduser()
+
+
+def _configs(
+    shared: dict[str, Any], own: Mapping[str, dict[str, Any]], root: Path, mistakes: Mistakes
+) -> dict[str, RunConfig]:
+    """Name → config, of the tasks whose settings are right, alone and together with the shared ones."""
+    common = _attempt("all tasks", shared, mistakes)
+    configs = {}
+    for name, settings in own.items():
+        alone = _attempt(name, settings, mistakes)
+        values = {**_inherited(shared, settings), **settings, "output": root / name}
+        config = _attempt(name, values, mistakes) if common and alone else None
+        if config:
+            configs[name] = config
+        else:
+            _check_data(name, values, mistakes)
+    return configs
+
+
+def _check_data(name: str, values: dict[str, Any], mistakes: Mistakes) -> None:
+    """What is wrong with the data of a task whose other settings are wrong already: it is told along with them."""
+    from ebmcal.data.sources import DataSource, plan_data
+    from ebmcal.pipeline import source_of
+
+    about_data = {k: v for k, v in values.items() if k in DataSource.__dataclass_fields__}
+    config = _attempt(name, about_data, Mistakes())  # its own mistakes have been told
+    if config:
+        with mistakes.catching(name):
+            plan_data(source_of(config))
+
+
+def _inherited(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The shared settings that hold for a task with these settings of its own."""
+    replaced = {other for name in settings for other in REPLACES.get(name, ())}
+    if settings.get("task") and is_packaged(settings["task"]):
+        replaced.add("data_dir")  # that is the folder of the other tasks
+    return {name: value for name, value in shared.items() if name not in replaced}
+
+
+def _attempt(where: str, values: dict[str, Any], mistakes: Mistakes) -> RunConfig | None:
+    with mistakes.catching(where):
+        return load_config(None, values)
+
+
+def _chosen(only: Sequence[str], own: Mapping[str, Any], mistakes: Mistakes) -> set[str]:
+    wanted = {_plain(name): name for name in only}
+    for name in set(wanted) - set(map(_plain, own)):
+        mistakes.add("--only", unknown_name("task of this benchmark", wanted[name], own))
+    return {name for name in own if not only or _plain(name) in wanted}
+
+
+def _plain(name: str) -> str:
+    return "".join(c for c in name.lower() if c.isalnum())
+
+
+def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
+    """The task with its config resolved, after a look at its models, data and folder."""
+    from ebmcal.data import load_texts
+    from ebmcal.pipeline import cache_dir, check_folder, prepare
+    from ebmcal.progress import Reporter
+
+    task = BenchmarkTask(name, config, {})
+    for path in config.ood.values():
+        with mistakes.catching(name):
+            load_texts(path, cache_dir(config.cache_dir))
+    with mistakes.catching(name):
+        config, data = prepare(config, Reporter())
+        check_folder(task.folder, config)
+        task = BenchmarkTask(name, config, {split: texts.fingerprint for split, texts in data.splits.items()})
+    return task

@@ -1,0 +1,78 @@
+"""Running a benchmark: task after task through `ebmcal.pipeline`, what is done skipped, what fails written down."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
+from ebmcal.benchmark.results import Outcome, gather, outcome_of
+from ebmcal.benchmark.writing import write_results
+from ebmcal.callbacks import last_checkpoint
+from ebmcal.cells import is_predicted, is_trained
+from ebmcal.failures import Failures, reason_of
+from ebmcal.pipeline import run
+from ebmcal.progress import Reporter
+from ebmcal.results import FITTED_ON
+from ebmcal.runfolder import Cell
+from ebmcal.training import Stopped
+
+MakeReporter = Callable[[Path], Reporter]
+
+
+def run_benchmark(benchmark: Benchmark, make_reporter: MakeReporter = lambda log: Reporter()) -> list[Outcome]:
+    """Do what is not done yet of the chosen tasks; the results are written after each of them.
+
+    `make_reporter` gets the log file of a run. Returns the outcome of every task of the file, chosen or not.
+    """
+    errors: dict[str, str] = {}
+    for number, task in enumerate(benchmark.chosen, start=1):
+        reporter = make_reporter(task.folder.log)
+        heading = f"{task.name} (task {number} of {len(benchmark.chosen)})"
+        if is_finished(task):
+            reporter.say(f"{heading}: done before")
+        else:
+            n_done = sum(cell_state(task, cell) == "done" for cell in task.cells)
+            reporter.say(f"{heading}: {n_done} of {len(task.cells)} cells done before")
+            errors |= run_task(task, reporter)
+        write_results(benchmark.output, gather(benchmark, errors))
+    return gather(benchmark, errors)
+
+
+def run_task(task: BenchmarkTask, reporter: Reporter) -> dict[str, str]:
+    """Run one task. Cells that fail are in its `metrics.json`; what stops the whole task is returned as {name: why}."""
+    try:
+        run(task.config, reporter, Failures(keep_going=True, reporter=reporter, log=task.folder.log))
+        return {}
+    except Stopped:
+        raise
+    except Exception as error:
+        reporter.say(f"{task.name} failed: {reason_of(error)}")
+        return {task.name: reason_of(error)}
+
+
+def is_finished(task: BenchmarkTask) -> bool:
+    """Whether every figure of a task is there, from the data as it is now: then nothing is computed again."""
+    outcome = outcome_of(task)
+    if outcome.document.get("fingerprints") != task.fingerprints or not task.folder.report.exists():
+        return False
+    steps = [None, *(f"{name} ({shown})" for name in task.config.posthoc for shown in FITTED_ON.values())]
+    sets = [split for split in task.fingerprints or {} if split.startswith("test")]
+    wanted = {(cell, step, name) for cell in task.cells for step in steps for name in sets}
+    there = {
+        (Cell(row["method"], row.get("seed")), row.get("posthoc"), row.get("test_set", "test"))
+        for row in outcome.document["rows"]
+        if "metrics" in row
+    }
+    return wanted <= there and all(cell_state(task, cell) == "done" for cell in task.cells)
+
+
+def cell_state(task: BenchmarkTask, cell: Cell) -> str:
+    """How far a cell is: "done", "trained", "stopped at step N", "failed: why" or "to do"."""
+    folder = task.folder
+    if is_trained(folder, cell):
+        splits = [*(task.fingerprints or ["test"]), *(f"ood_{name}" for name in task.config.ood)]
+        return "done" if all(is_predicted(folder, cell, split) for split in splits) else "trained"
+    reason = outcome_of(task).failed.get(cell)
+    checkpoint = last_checkpoint(folder.checkpoints(cell))
+    if reason:
+        return f"failed: {reason}"
+    return f"stopped at step {checkpoint.name.rsplit('-', 1)[1]}" if checkpoint else "to do"
