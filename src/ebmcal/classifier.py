@@ -16,6 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from ebmcal.energies import ENERGIES
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.files import read_json, write_json
+from ebmcal.models import quiet_loading
 from ebmcal.packing import Pack, classify_packed, classify_padded, packs, use_packing
 
 HEAD_FILE = "energy_head.safetensors"
@@ -72,9 +73,10 @@ class EnergyClassifier(nn.Module):
         folder = Path(folder)
         card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
         try:
-            encoder = AutoModelForSequenceClassification.from_pretrained(
-                folder, use_safetensors=True, dtype=torch.float32
-            )
+            with quiet_loading():
+                encoder = AutoModelForSequenceClassification.from_pretrained(
+                    folder, use_safetensors=True, dtype=torch.float32
+                )
             model = cls(encoder, card.get("energy", "hidden"))
             model.load_head(folder)
         except EbmcalError:

@@ -16,7 +16,7 @@ from ebmcal.tasks import Task, TrainingDefaults, find_task
 #: What `hidden` and `sharp-hidden` were balanced for on small data: the noise terms weigh K times the energy weight.
 SHORT_RUN_NOISE_WEIGHT = 0.8
 
-#: A small LM fills gaps less well, so it is given fewer of them: noise that is too easy to tell from data teaches little.
+#: A small LM fills gaps less well, so it is given fewer: noise that is too easy to tell from data teaches little.
 TINY_MASK_RATIO = 0.2
 
 Names = list[str]

@@ -71,7 +71,7 @@ def load_encoder(name: str, label_names: tuple[str, ...], trust_remote_code: boo
 
     The head is drawn from torch's global generator: seed it first.
     """
-    with _quiet_loading():
+    with quiet_loading():
         return AutoModelForSequenceClassification.from_pretrained(
             _location(name, ENCODERS),
             id2label=dict(enumerate(label_names)),
@@ -90,14 +90,14 @@ def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.
     if packaged and packaged.gguf_file:
         return _load_gguf(packaged)
     options = {"trust_remote_code": trust_remote_code}
-    with _quiet_loading():
+    with quiet_loading():
         model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32, **options)
         return model, AutoTokenizer.from_pretrained(name, **options)
 
 
 def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:
     """Dequantise to float32 and rebuild without the quantisation config, so that the model can be saved."""
-    with _quiet_loading():
+    with quiet_loading():
         loaded = AutoModelForCausalLM.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
         tokenizer = AutoTokenizer.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
     plain = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
@@ -121,7 +121,7 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
                 "unpickling runs code; load it once with transformers and call save_pretrained()."
             )
     try:
-        with _quiet_loading():
+        with quiet_loading():
             return AutoConfig.from_pretrained(_location(name, packaged), trust_remote_code=trust_remote_code)
     except EbmcalError:
         raise
@@ -131,7 +131,7 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
         raise EbmcalError(f"{hint} It is no local folder either, and the hub said: {why}") from error
 
 
-class _quiet_loading:
+class quiet_loading:
     """Silence the loading bars and the expected 'newly initialised head' report of transformers."""
 
     def __enter__(self) -> None:

@@ -5,6 +5,7 @@ traceback and the exit code is 1; wrong usage is 2; stopped by a signal is 130.
 """
 
 import importlib
+import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -68,6 +69,7 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `ebmcal` script."""
     arguments = sys.argv[1:] if arguments is None else arguments
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as by Ctrl-C: with a word and what was finished
     try:
         build_app(_wanted(arguments))(arguments, standalone_mode=True)
     except EbmcalError as error:
@@ -76,8 +78,17 @@ def main(arguments: list[str] | None = None) -> None:
     except KeyboardInterrupt:
         typer.secho("Stopped. What was finished is kept: run the same command again to go on.", err=True)
         raise SystemExit(130) from None
-    except BrokenPipeError:  # the reader, `head` for example, had enough
-        raise SystemExit(0) from None
+    except OSError as error:
+        if isinstance(error, BrokenPipeError):  # the reader, `head` for example, had enough
+            raise SystemExit(0) from None
+        where = f" ({error.filename})" if error.filename else ""
+        typer.secho(
+            f"Error: {error.strerror or error}{where}. What was finished is kept: mend it, then run the same "
+            "command again.",
+            fg=typer.colors.RED,
+            err=True,
+        )
+        raise SystemExit(1) from None
 
 
 def _wanted(arguments: list[str]) -> str | None:
