@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
 from ebmcal.masking import Markers
 from ebmcal.noise_lm import NoiseLm, add_markers
@@ -103,13 +103,14 @@ def _grown(model, scale):
 
 
 def make_wordpiece(texts=SENTENCES):
-    """A BERT-like tokenizer: pairs have segment numbers."""
+    """A BERT-like tokenizer: pairs have segment numbers. Its words are those of `texts`, others are spelt out."""
+    words = {word for word, _ in pre_tokenizers.BertPreTokenizer().pre_tokenize_str(" ".join(texts))}
+    letters = "abcdefghijklmnopqrstuvwxyz"
     marks = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    backend = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    pieces = [*marks, *letters, *(f"##{letter}" for letter in letters), *sorted(words - set(letters))]
+    backend = Tokenizer(models.WordPiece({piece: i for i, piece in enumerate(pieces)}, unk_token="[UNK]"))
     backend.normalizer, backend.pre_tokenizer = normalizers.BertNormalizer(), pre_tokenizers.BertPreTokenizer()
     backend.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=VOCABULARY, special_tokens=marks, show_progress=False)
-    backend.train_from_iterator(texts, trainer)
     backend.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B:1 [SEP]:1", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
     )

@@ -4,6 +4,7 @@ Sits between `data` (texts) and the trainer (token ids). A table is written in s
 and is keyed by tokenizer, texts and length limit, so that every method, seed and epoch shares it.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -45,18 +46,20 @@ class TokenTable:
         """The table in `folder`, memory-mapped, or None when it is absent or damaged."""
         try:
             meta = read_json(folder / "meta.json")
-            parts = [np.load(folder / f"{name}.npy", mmap_mode="r") for name in ("ids", "types", "offsets")]
+            ids, types, offsets = (np.load(folder / f"{n}.npy", mmap_mode="r") for n in ("ids", "types", "offsets"))
+            whole = len(ids) == len(types) == meta["n_tokens"] == offsets[-1]
+            return cls(ids, types, np.asarray(offsets), meta["n_truncated"]) if whole else None
         except Exception:  # anything unreadable means: make it again
             return None
-        ids, types, offsets = parts
-        whole = len(ids) == len(types) == meta["n_tokens"] == offsets[-1]
-        return cls(ids, types, np.asarray(offsets), meta["n_truncated"]) if whole else None
 
 
 def tokenizer_fingerprint(tokenizer: Any) -> str:
     """A key that changes with anything that changes the token ids."""
     backend = getattr(tokenizer, "backend_tokenizer", None)
-    return fingerprint(backend.to_str() if backend is not None else sorted(tokenizer.get_vocab().items()))
+    if backend is None:
+        return fingerprint(sorted(tokenizer.get_vocab().items()))
+    # It also keeps the truncation and padding of its last call, which `tokenize` sets anew.
+    return fingerprint({k: v for k, v in json.loads(backend.to_str()).items() if k not in ("truncation", "padding")})
 
 
 def tokenize(rows: Iterable[Row], tokenizer: Any, max_length: int, folder: Path) -> TokenTable:
