@@ -104,6 +104,9 @@ def as_labels(labels: Any, n_classes: int, n_rows: int, *, unknown_allowed: bool
             f"labels has {len(array)} rows and the predictions have {n_rows}; both must be of the same rows."
         )
     lowest = -1 if unknown_allowed else 0
+    array = array.astype(np.int64, copy=False)
+    if not unknown_allowed and array.view(np.uint64).max() < n_classes:  # as unsigned, negatives are huge: one pass
+        return array
     if array.min() < lowest or array.max() >= n_classes:
         row = int(np.flatnonzero((array < lowest) | (array >= n_classes))[0])
         advice = "Rows without a label cannot be judged: leave them out. " if array[row] < 0 else ""
@@ -111,7 +114,7 @@ def as_labels(labels: Any, n_classes: int, n_rows: int, *, unknown_allowed: bool
             f"labels[{row}] is {array[row]}, but with {n_classes} columns a label must be {lowest}..{n_classes - 1}. "
             f"{advice}Check that the columns are all the classes, in the order of the labels."
         )
-    return array.astype(np.int64, copy=False)
+    return array
 
 
 def as_scores(scores: Any, name: str, n_rows: int | None = None) -> np.ndarray:
@@ -193,9 +196,8 @@ def _checked_probs(array: np.ndarray) -> np.ndarray:
     with np.errstate(invalid="ignore", over="ignore"):
         for part in chunks(*out.shape):
             block = out[part]
-            off = block @ ones  # NaN and infinity anywhere in a row end up here
-            off -= 1.0
-            if not (block.min() >= 0.0 and off.max() <= SUM_TOLERANCE and off.min() >= -SUM_TOLERANCE):
+            sums = block @ ones  # NaN and infinity anywhere in a row end up here
+            if not (block.min() >= 0.0 and sums.max() <= 1.0 + SUM_TOLERANCE and sums.min() >= 1.0 - SUM_TOLERANCE):
                 _refuse_probs(block, part.start)
     return out
 

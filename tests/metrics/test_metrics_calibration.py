@@ -81,7 +81,7 @@ def test_a_probability_a_hair_above_one_is_in_the_last_bin():
     assert ece_top_label([0], probs=[[1.0000001, 0.0]]) == pytest.approx(0.0, abs=1e-6)
 
 
-@pytest.mark.parametrize("n_bins", [1, 2, 3, 7, 10, 15, 20, 49, 100, 1000])
+@pytest.mark.parametrize("n_bins", [1, 2, 3, 7, 10, 15, 20, 49, 100, 279, 1000])
 def test_values_at_and_beside_every_edge_fall_where_comparison_puts_them(n_bins):
     edges = np.arange(n_bins + 1) / n_bins
     values = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)]).clip(0, 1)

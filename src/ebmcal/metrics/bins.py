@@ -123,33 +123,33 @@ def edge_codes(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
 
 
 def width_codes(values: np.ndarray, n_bins: int) -> np.ndarray:
-    """The equal-width bin of each value: `edge_codes`, at the price of one multiplication.
+    """The equal-width bin of each value: `edge_codes`, at the price of a multiplication.
 
     >>> width_codes(np.array([0.0, 0.15, 1.0]), 20)
     array([ 0,  3, 19], dtype=int32)
     """
-    odd = _odd_values(n_bins)
-    if odd is None:
+    finer = _safe_refinement(n_bins)
+    if finer is None:
         return edge_codes(values, bin_edges(values, n_bins, "width"))
-    codes = (values * n_bins).astype(np.int32)
+    codes = (values * (n_bins * finer)).astype(np.int32)
+    if finer > 1:
+        codes //= finer
     if values.max() >= 1.0:
         np.minimum(codes, n_bins - 1, out=codes)
-    for value, code in odd:
-        if (at := values == value).any():
-            codes[at] = code
     return codes
 
 
 @functools.lru_cache(maxsize=64)
-def _odd_values(n_bins: int) -> tuple[tuple[float, int], ...] | None:
-    """The floats at bin edges for which rounding in value · n_bins gives the wrong bin, with the right bin.
+def _safe_refinement(n_bins: int) -> int | None:
+    """The smallest k for which ⌊value · (B·k)⌋ // k is the bin of every float64; None if there is no small one.
 
-    There are 2 of them for 20 bins. None where they are so many that searching is quicker.
+    Multiplying rounds: of 20 bins, the float before 9/20 times 20 is 9.0. Rounding is monotone, so only each edge and
+    the float before it can go wrong, and times 60 they do not.
     """
-    edges = np.arange(1, n_bins) / n_bins
-    below, above = np.nextafter(edges, 0.0), np.nextafter(edges, 1.0)
-    near = [np.nextafter(below, 0.0), below, edges, above, np.nextafter(above, 1.0)]
-    candidates = np.unique(np.concatenate(near))
-    right = np.searchsorted(edges, candidates, side="right")
-    wrong = (candidates * n_bins).astype(np.intp) != right
-    return None if wrong.sum() > 32 else tuple(zip(candidates[wrong].tolist(), right[wrong].tolist(), strict=True))
+    bins = np.arange(1, n_bins)
+    edges = bins / n_bins
+    below = np.nextafter(edges, 0.0)
+    for k in range(1, 200):
+        if np.all(edges * (n_bins * k) >= bins * k) and np.all(below * (n_bins * k) < bins * k):
+            return k
+    return None
