@@ -57,6 +57,11 @@ class EnergyClassifier(nn.Module):
             return logits, self.energy_head(features.float()).squeeze(-1)
 
     def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].dim() != 2:  # classifiers made of language models have logits at every position
+            raise EbmcalError(
+                f"The scalar energy needs one feature vector a text, and {type(self.encoder).__name__} has one a "
+                "token. Use hidden or sharp-hidden."
+            )
         self._features = inputs[0]  # [n, H]
 
     def save_pretrained(self, folder: str | Path, card: dict[str, Any] | None = None) -> None:
