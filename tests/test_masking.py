@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ebmcal.errors import EbmcalError
-from ebmcal.masking import MODES, Piece, assemble, collapse, draw_half, draw_tokens, find_mode, to_sequence
+from ebmcal.masking import MODES, Piece, assemble, collapse, draw_half, draw_tokens, draw_words, find_mode, to_sequence
 from tiny_models import markers_behind
 
 MARKERS = markers_behind(100)
@@ -48,6 +48,27 @@ def test_half_hides_one_whole_sentence():
     rng = np.random.default_rng(0)
     seen = {tuple(draw_half(PAIR, 0.4, rng, MARKERS)) for _ in range(100)}
     assert seen == {(True,) * 3 + (False,) * 3, (False,) * 4 + (True,) * 2}
+
+
+@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20), st.integers(0, 99))
+def test_words_are_hidden_as_a_whole(tokens, seed):
+    """Tokens (begins a word, is the separator): the separator is a word of its own and never hidden."""
+    begins = np.array([b for b, _ in tokens])
+    ids = np.array([SEP if s else i for i, (_, s) in enumerate(tokens)])
+    masked = draw_words(MODES["gaps"], ids, begins, 0.4, np.random.default_rng(seed), MARKERS)
+    assert masked.shape == ids.shape
+    assert not masked[ids == SEP].any()
+    assert masked.any() == (ids != SEP).any()
+    for i in range(1, len(ids)):
+        if not begins[i] and SEP not in ids[i - 1 : i + 1]:
+            assert masked[i] == masked[i - 1]
+
+
+def test_words_are_hidden_with_the_given_probability():
+    begins = np.arange(40) % 3 == 0
+    rng = np.random.default_rng(0)
+    masks = np.array([draw_words(MODES["gaps"], np.arange(40), begins, 0.3, rng, MARKERS) for _ in range(2000)])
+    np.testing.assert_allclose(masks.mean(axis=0), 0.3, atol=0.05)
 
 
 def test_layout_of_infill():

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 
 from ebmcal.data import load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.masking import MODES, Markers
+from ebmcal.masking import MODES, Markers, collapse
 from ebmcal.noise_fit import CARD, NoiseLmSettings, fit
 from ebmcal.noise_lm import (
     PACKED_LANGUAGE_MODELS,
@@ -126,6 +126,21 @@ def test_pairs_are_joined_by_the_separator_and_the_longer_sentence_gives_way():
         else:
             assert where in (9, 10)
     assert len(lm.encode([(long, None)])[0]) == 20
+
+
+def test_gaps_hide_whole_words():
+    lm = make_noise_lm(mode="gaps")
+    (ids,) = lm.encode([("the film is zigzagging", "a quixotic joy")])
+    words = ["the", "film", "is", "zigzagging", "quixotic", "joy"]
+    rng, hidden = np.random.default_rng(0), set()
+    for _ in range(60):
+        masked = lm.draw_mask(ids, rng)
+        text = lm.tokenizer.decode(collapse(ids, masked, lm.markers.mask))
+        assert text.count("<SEP>") == 1
+        for part in text.replace("<SEP>", " ").split("<M>"):
+            assert set(part.split()) <= {*words, "a"}  # never a piece of a word
+        hidden |= {word for word in words if word not in text}
+    assert hidden == set(words)
 
 
 @pytest.mark.parametrize("mode", MODES)
