@@ -194,7 +194,7 @@ def _checked_probs(array: np.ndarray) -> np.ndarray:
     out = array.astype(np.float64, copy=False)
     ones = np.ones(out.shape[1])
     with np.errstate(invalid="ignore", over="ignore"):
-        for part in chunks(*out.shape):
+        for part in chunks(len(out), -(-out.shape[1] // 4)):  # the only temporary is a number a row
             block = out[part]
             sums = block @ ones  # NaN and infinity anywhere in a row end up here
             if not (block.min() >= 0.0 and sums.max() <= 1.0 + SUM_TOLERANCE and sums.min() >= 1.0 - SUM_TOLERANCE):

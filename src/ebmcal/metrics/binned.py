@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ebmcal.checks import chunks
-from ebmcal.metrics.bins import Binning, bin_edges, checked_bins, edge_codes, width_codes
+from ebmcal.checks import CHUNK_ENTRIES, chunks
+from ebmcal.metrics.bins import Binning, bin_edges, checked_bins, edge_codes, safe_refinement, width_codes
 from ebmcal.metrics.events import Kind, forecasts
 from ebmcal.metrics.sums import Sums
 
@@ -26,31 +26,38 @@ def ece_sums(labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int, 
     def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
         return np.abs(sums).sum(axis=-1) / (n * n_events)
 
-    add_up = _quick_ece_sums(labels, probs, kind, n_bins) if binning == "width" else None
+    finer = safe_refinement(n_bins) if kind == "class" and binning == "width" else None
+    quick = finer is not None and n_events * n_bins * finer <= CHUNK_ENTRIES  # else there are more sums than rows
+    add_up = _quick_classwise_sums(labels, probs, n_bins, finer) if quick else None
     return Sums(len(labels), n_events, n_events * n_bins, entries, finish, add_up)
 
 
-def _quick_ece_sums(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int) -> Callable[[slice], np.ndarray]:
-    """The same sums with fewer passes: rows are not turned to class-major, and outcomes are counted, not subtracted."""
-    n_classes = probs.shape[1]
-    size = n_classes * n_bins
+def _quick_classwise_sums(
+    labels: np.ndarray, probs: np.ndarray, n_bins: int, finer: int
+) -> Callable[[slice], np.ndarray]:
+    """The same class-wise sums with fewer passes over the rows.
+
+    Rows stay row-major, outcomes are counted instead of subtracted, and the refinement of `width_codes` and the closed
+    last bin are undone on the sums instead of on the codes.
+    """
+    n_classes, n_fine = probs.shape[1], n_bins * finer
+    n_slots = n_fine + 1  # a probability of 1 has a slot of its own for now
+    size = n_classes * n_slots
     most = next(chunks(len(labels), n_classes)).stop  # rows in a chunk
-    offsets = np.tile(np.arange(n_classes, dtype=np.int32) * n_bins, most)
+    offsets = np.tile(np.arange(n_classes, dtype=np.int32) * n_slots, most)
     starts = np.arange(most) * n_classes
 
-    def classwise(part: slice) -> np.ndarray:
+    def add_up(part: slice) -> np.ndarray:
         said = probs[part].ravel()
-        codes = width_codes(said, n_bins)
+        codes = (said * n_fine).astype(np.int32)
         codes += offsets[: len(codes)]
         hits = codes.take(starts[: part.stop - part.start] + labels[part])
-        return np.bincount(codes, weights=said, minlength=size) - np.bincount(hits, minlength=size)
+        fine = np.bincount(codes, weights=said, minlength=size) - np.bincount(hits, minlength=size)
+        by_class = fine.reshape(n_classes, n_slots)
+        by_class[:, -2] += by_class[:, -1]
+        return by_class[:, :-1].reshape(n_classes * n_bins, finer).sum(axis=1)
 
-    def top(part: slice) -> np.ndarray:
-        said, came = (block[0] for block in forecasts(labels, probs, part, kind))
-        codes = width_codes(said, n_bins)
-        return np.bincount(codes, weights=said, minlength=n_bins) - np.bincount(codes[came], minlength=n_bins)
-
-    return classwise if kind == "class" else top
+    return add_up
 
 
 def debiased_sums(labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int, binning: Binning) -> Sums:

@@ -128,7 +128,7 @@ def width_codes(values: np.ndarray, n_bins: int) -> np.ndarray:
     >>> width_codes(np.array([0.0, 0.15, 1.0]), 20)
     array([ 0,  3, 19], dtype=int32)
     """
-    finer = _safe_refinement(n_bins)
+    finer = safe_refinement(n_bins)
     if finer is None:
         return edge_codes(values, bin_edges(values, n_bins, "width"))
     codes = (values * (n_bins * finer)).astype(np.int32)
@@ -140,7 +140,7 @@ def width_codes(values: np.ndarray, n_bins: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=64)
-def _safe_refinement(n_bins: int) -> int | None:
+def safe_refinement(n_bins: int) -> int | None:
     """The smallest k for which ⌊value · (B·k)⌋ // k is the bin of every float64; None if there is no small one.
 
     Multiplying rounds: of 20 bins, the float before 9/20 times 20 is 9.0. Rounding is monotone, so only each edge and
