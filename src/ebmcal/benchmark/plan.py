@@ -12,7 +12,8 @@ from typing import Any
 
 from ebmcal.benchmark.entries import EXAMPLE, Mistakes, is_packaged, own_settings
 from ebmcal.config import RunConfig, load_config, read_yaml
-from ebmcal.errors import unknown_name
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.report.reading import read_document
 from ebmcal.runfolder import Cell, RunFolder
 
 #: Settings that belong to one task.
@@ -157,4 +158,19 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
         config, data = prepare(config, Reporter())
         check_folder(task.folder, config)
         task = BenchmarkTask(name, config, {split: texts.fingerprint for split, texts in data.splits.items()})
+        _check_same_data(task)
     return task
+
+
+def _check_same_data(task: BenchmarkTask) -> None:
+    """Models of other data must not be shown as models of this data."""
+    try:
+        there = read_document(task.folder).get("fingerprints") or {}
+    except EbmcalError:
+        return  # damaged: the run writes it again
+    changed = [split for split, now in task.fingerprints.items() if there.get(split, now) != now]
+    if changed:
+        raise EbmcalError(
+            f"The data of {task.folder.root} has changed since its models were trained ({', '.join(changed)}). "
+            "Choose another --output, or delete the folder."
+        )
