@@ -95,9 +95,14 @@ def swaps(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np
 
 
 def _in_columns(draw: Callable[[], np.ndarray], n_units: int, n_resamples: int, n_sums: int) -> Iterator[np.ndarray]:
-    step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))
+    """Weights [n_units, r], r at a time; the array is filled anew each time, so it must not be kept."""
+    step = min(int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64)), n_resamples)
+    rows = np.empty((step, n_units), dtype=np.uint8)  # no unit is drawn 256 times
+    columns = np.empty((n_units, step))  # a sparse table times this runs along contiguous resamples
     for start in range(0, n_resamples, step):
-        rows = np.empty((min(step, n_resamples - start), n_units), dtype=np.uint8)  # no unit is drawn 256 times
-        for row in rows:
+        n = min(step, n_resamples - start)
+        for row in rows[:n]:
             row[:] = draw()
-        yield rows.T.astype(np.float64, order="C")  # a sparse table times this runs along contiguous resamples
+        columns = columns if n == step else np.empty((n_units, n))
+        columns[:] = rows[:n].T
+        yield columns
