@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ebmcal.callbacks import FrequencyRefresher
 from ebmcal.classifier import EnergyClassifier
 from ebmcal.losses import separation
-from ebmcal.methods import Method, Rows, Settings, label_frequencies
+from ebmcal.methods import Method, Rows, Settings, label_frequencies, plain
 from ebmcal.microbatch import Batch, MicroBatchTrainer
 from ebmcal.packing import pack
 from ebmcal.plan import Collator
@@ -57,8 +57,11 @@ class JointTrainer(MicroBatchTrainer):
         """The weighted terms of these texts over the number of data texts of the step."""
         n_data = int((inputs["labels"] >= 0).sum())
         rows = self._forward(model, inputs, chosen)
-        total = rows.logits.sum() * 0.0  # keeps the graph when a micro-batch has no text that a term applies to
-        for name, (values, weight) in self.method.terms(rows, self.settings).items():
+        # Keeps the graph whole when a micro-batch has no text that a term applies to.
+        total = (rows.logits.sum() + rows.energies.sum()) * 0.0
+        # Without noise a step is cross-entropy alone: a data term by itself would only push energies down.
+        has_terms = not self.method.uses_noise or bool((inputs["labels"] < 0).any())
+        for name, (values, weight) in (self.method.terms if has_terms else plain)(rows, self.settings).items():
             part = values.sum() / n_data
             self._terms[name] += part.item()
             total = total + weight * part
