@@ -20,7 +20,7 @@ from ebmcal.data import TaskData, Texts
 from ebmcal.files import checksum, fingerprint, read_json, write_json, write_text, writing_folder
 from ebmcal.methods import Method, Settings, find_method
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
-from ebmcal.models import load_encoder, load_tokenizer
+from ebmcal.models import load_encoder, load_tokenizer, quiet
 from ebmcal.plan import Collator, TrainingPlan
 from ebmcal.predict import predict, score
 from ebmcal.progress import Reporter
@@ -165,7 +165,7 @@ def _save(
         "max_length": work.config.max_length,
         "training": facts,
     }
-    with writing_folder(folder.model(cell)) as aside:
+    with quiet(), writing_folder(folder.model(cell)) as aside:
         model.save_pretrained(aside, card)
         load_tokenizer(work.config.encoder, work.config.trust_remote_code).save_pretrained(aside)
     if not work.config.keep_checkpoints:

@@ -16,7 +16,7 @@ from transformers import AutoModelForSequenceClassification
 from ebmcal.energies import ENERGIES
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.files import read_json, write_json
-from ebmcal.models import quiet_loading
+from ebmcal.models import quiet
 from ebmcal.packing import Pack, classify_packed, classify_padded, packs, use_packing
 
 HEAD_FILE = "energy_head.safetensors"
@@ -78,7 +78,7 @@ class EnergyClassifier(nn.Module):
         folder = Path(folder)
         card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
         try:
-            with quiet_loading():
+            with quiet():
                 encoder = AutoModelForSequenceClassification.from_pretrained(
                     folder, use_safetensors=True, dtype=torch.float32
                 )

@@ -71,7 +71,7 @@ def load_encoder(name: str, label_names: tuple[str, ...], trust_remote_code: boo
 
     The head is drawn from torch's global generator: seed it first.
     """
-    with quiet_loading():
+    with quiet():
         return AutoModelForSequenceClassification.from_pretrained(
             _location(name, ENCODERS),
             id2label=dict(enumerate(label_names)),
@@ -90,14 +90,14 @@ def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.
     if packaged and packaged.gguf_file:
         return _load_gguf(packaged)
     options = {"trust_remote_code": trust_remote_code}
-    with quiet_loading():
+    with quiet():
         model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32, **options)
         return model, AutoTokenizer.from_pretrained(name, **options)
 
 
 def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:
     """Dequantise to float32 and rebuild without the quantisation config, so that the model can be saved."""
-    with quiet_loading():
+    with quiet():
         loaded = AutoModelForCausalLM.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
         tokenizer = AutoTokenizer.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
     plain = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
@@ -121,7 +121,7 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
                 "unpickling runs code; load it once with transformers and call save_pretrained()."
             )
     try:
-        with quiet_loading():
+        with quiet():
             return AutoConfig.from_pretrained(_location(name, packaged), trust_remote_code=trust_remote_code)
     except EbmcalError:
         raise
@@ -131,8 +131,8 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
         raise EbmcalError(f"{hint} It is no local folder either, and the hub said: {why}") from error
 
 
-class quiet_loading:
-    """Silence the loading bars and the expected 'newly initialised head' report of transformers."""
+class quiet:
+    """Silence the bars of transformers and its expected 'newly initialised head' report."""
 
     def __enter__(self) -> None:
         from transformers.utils import logging

@@ -15,7 +15,7 @@ import torch
 
 from ebmcal.data import Texts
 from ebmcal.files import fingerprint, read_json, write_json, writing_folder
-from ebmcal.models import TINY, load_language_model
+from ebmcal.models import TINY, load_language_model, quiet
 from ebmcal.noise_lm import (
     CARD,
     MaskedTexts,
@@ -82,7 +82,7 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
     run(trainer, f"noise LM {settings.name}", reporter)
     card = _card(settings, lm, before, perplexity(lm, Encoded(lm, held_out)), time.monotonic() - start, trainer)
     if trainer.is_world_process_zero():
-        with writing_folder(folder) as aside:
+        with quiet(), writing_folder(folder) as aside:
             lm.model.save_pretrained(aside)
             lm.tokenizer.save_pretrained(aside)
             write_json(aside / CARD, card)

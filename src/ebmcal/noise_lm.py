@@ -24,7 +24,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.files import read_json
 from ebmcal.masking import Markers, draw_words, find_mode, to_sequence
 from ebmcal.microbatch import Batch, MicroBatchTrainer
-from ebmcal.models import quiet_loading
+from ebmcal.models import quiet
 from ebmcal.packing import ATTENTION, pack, pad, use_packing
 from ebmcal.plan import Shuffled
 from ebmcal.predict import micro_batches
@@ -88,7 +88,7 @@ class NoiseLm:
         """What `ebmcal.noise_fit` wrote."""
         card = read_json(folder / CARD)
         try:
-            with quiet_loading():
+            with quiet():
                 model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
             tokenizer = AutoTokenizer.from_pretrained(folder)
         except Exception as error:

@@ -8,6 +8,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
 from ebmcal.errors import EbmcalError
+from ebmcal.models import quiet
 from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
 
@@ -73,7 +74,7 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
     if start:
         reporter.say(f"{title}: goes on at step {done} of {total}")
     trainer.remove_callback(PrinterCallback)
-    with StopOnSignal() as stopper, reporter.stage(title, total) as advance:
+    with quiet(), StopOnSignal() as stopper, reporter.stage(title, total) as advance:
         advance(done)
         for callback in (Progress(_step_reporter(advance, done)), CompleteCheckpoints(), stopper):
             trainer.add_callback(callback)

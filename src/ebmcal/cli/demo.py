@@ -14,6 +14,7 @@ SETTINGS = {
     "noise_lm": "tiny",
     "methods": ["baseline", "hidden"],
     "epochs": 4,
+    "noise_lm_steps": 250,
     "noise_samples": 6000,
     "max_length": 64,
 }
