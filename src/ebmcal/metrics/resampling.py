@@ -96,13 +96,15 @@ def swaps(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np
 
 def _in_columns(draw: Callable[[], np.ndarray], n_units: int, n_resamples: int, n_sums: int) -> Iterator[np.ndarray]:
     """Weights [n_units, r], r at a time; the array is filled anew each time, so it must not be kept."""
-    step = min(int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64)), n_resamples)
+    step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))
+    step = max(1, min(step, n_resamples))
     rows = np.empty((step, n_units), dtype=np.uint8)  # no unit is drawn 256 times
     columns = np.empty((n_units, step))  # a sparse table times this runs along contiguous resamples
     for start in range(0, n_resamples, step):
-        n = min(step, n_resamples - start)
-        for row in rows[:n]:
+        rows = rows[: n_resamples - start]
+        for row in rows:
             row[:] = draw()
-        columns = columns if n == step else np.empty((n_units, n))
-        columns[:] = rows[:n].T
+        if len(rows) < step:  # the last ones
+            columns = np.empty((n_units, len(rows)))
+        columns[:] = rows.T
         yield columns
