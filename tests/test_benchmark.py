@@ -11,6 +11,7 @@ import yaml
 
 pytest.importorskip("torch", reason="benchmarks train")
 
+import ebmcal.benchmark.plan as plan_module
 import ebmcal.benchmark.running as running
 import ebmcal.cells as cells
 import ebmcal.pipeline as pipeline
@@ -334,6 +335,27 @@ def test_mistake_that_tasks_share_is_told_once(write_config):
     assert "mood, broken:" in str(told.value)
 
 
+def test_model_and_data_mistakes_come_together(write_config, place):
+    tasks = ["mood", {"train": str(place / "absent.csv")}]
+    path = write_config(
+        "both",
+        tasks=tasks,
+        encoder="./no-encoder",
+        noise_lm="./no-lm",
+        methods=["hidden"],
+        ood={"news": "./no-news.csv"},
+    )
+    with pytest.raises(EbmcalError) as told:
+        load_benchmark(path)
+    for part in (
+        "no-encoder has no config.json",
+        "no-lm has no config.json",
+        "absent.csv does not",
+        "no-news.csv does",
+    ):
+        assert part in str(told.value)
+
+
 @pytest.mark.parametrize(
     ("text", "part"),
     [
@@ -475,8 +497,18 @@ def test_folded_tables_fit_the_terminal_and_lose_nothing(tmp_path, width):
 # The examples
 
 
-def _prepare(n_train: int, hidden_size: int):
-    return lambda config, _: (resolve(config, n_train, True, hidden_size), SimpleNamespace(splits={}))
+@pytest.fixture
+def no_data(monkeypatch):
+    """Settings are resolved as they would be with data of that size; no data and no models are looked at."""
+
+    def of(n_train: int, hidden_size: int) -> None:
+        def prepare(config, _):
+            return resolve(config, n_train, True, hidden_size), SimpleNamespace(splits={})
+
+        monkeypatch.setattr(pipeline, "prepare", prepare)
+        monkeypatch.setattr(plan_module, "_looks", lambda config: [])
+
+    return of
 
 
 def test_example_runs_all_of_glue_with_the_published_settings(monkeypatch):

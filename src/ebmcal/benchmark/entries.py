@@ -22,6 +22,9 @@ class Mistakes:
     def add(self, where: str, what: object) -> None:
         self.found.setdefault(str(what), []).append(where)
 
+    def has(self, where: str) -> bool:
+        return any(where in places for places in self.found.values())
+
     @contextlib.contextmanager
     def catching(self, where: str) -> Iterator[None]:
         try:

@@ -5,8 +5,9 @@ tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]
 encoder: roberta-base          # any setting of a run: for all tasks
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -146,20 +147,36 @@ def _plain(name: str) -> str:
 
 def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
     """The task with its config resolved, after a look at its models, data and folder."""
-    from ebmcal.data import load_texts
-    from ebmcal.pipeline import cache_dir, check_folder, prepare
+    from ebmcal.pipeline import check_folder, prepare
     from ebmcal.progress import Reporter
 
     task = BenchmarkTask(name, config, {})
-    for path in config.ood.values():
+    for look in _looks(config):
         with mistakes.catching(name):
-            load_texts(path, cache_dir(config.cache_dir))
+            look()
+    if mistakes.has(name):
+        return task
     with mistakes.catching(name):
         config, data = prepare(config, Reporter())
         check_folder(task.folder, config)
         task = BenchmarkTask(name, config, {split: texts.fingerprint for split, texts in data.splits.items()})
         _check_same_data(task)
     return task
+
+
+def _looks(config: RunConfig) -> list[Callable[[], Any]]:
+    """What `prepare` would stop at, one by one."""
+    from ebmcal.data import load_texts
+    from ebmcal.data.sources import plan_data
+    from ebmcal.methods import find_method
+    from ebmcal.models import check_encoder, check_language_model
+    from ebmcal.pipeline import cache_dir, source_of
+
+    looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
+    if any(find_method(method).uses_noise for method in config.methods):
+        looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
+    looks.append(lambda: plan_data(source_of(config)))
+    return looks + [partial(load_texts, path, cache_dir(config.cache_dir)) for path in config.ood.values()]
 
 
 def _check_same_data(task: BenchmarkTask) -> None:
