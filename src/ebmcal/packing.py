@@ -7,6 +7,7 @@ tokens only. Architectures missing from `PACKED_ENCODERS` are padded to the long
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -122,6 +123,13 @@ PACKED_ENCODERS: dict[str, PackedEncoder] = {
     "xlm-roberta": PackedEncoder(_classification_head, after_padding=True),
     "camembert": PackedEncoder(_classification_head, after_padding=True),
 }
+
+
+def longest_text(config: Any) -> int | None:
+    """Tokens that an encoder takes at most, from its config; None where there is no limit."""
+    limit = getattr(config, "max_position_embeddings", None)
+    kind = PACKED_ENCODERS.get(config.model_type)
+    return limit - (config.pad_token_id + 1) if limit and kind and kind.after_padding else limit
 
 
 def packs(model: nn.Module) -> bool:

@@ -170,7 +170,8 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     from ebmcal.data.sources import plan_data
     from ebmcal.methods import find_method
     from ebmcal.models import check_encoder, check_language_model
-    from ebmcal.pipeline import cache_dir, source_of
+    from ebmcal.cache import cache_dir
+    from ebmcal.pipeline import source_of
 
     looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
     if any(find_method(method).uses_noise for method in config.methods):

@@ -15,7 +15,8 @@ from ebmcal.config import RunConfig
 
 def fit_config(config: RunConfig) -> None:
     """Finetune the noise LM; prints where it is and its perplexity."""
-    from ebmcal.pipeline import fit_noise_lm, prepare
+    from ebmcal.noise import fit_noise_lm
+    from ebmcal.pipeline import prepare
     from ebmcal.progress import Console
 
     reporter = Console()
@@ -26,7 +27,8 @@ def fit_config(config: RunConfig) -> None:
 
 def sample_config(config: RunConfig, count: int | None, store: Path | None) -> None:
     """Write noise; prints where it is."""
-    from ebmcal.pipeline import fill_noise_store, fit_noise_lm, prepare
+    from ebmcal.noise import fill_noise_store, fit_noise_lm
+    from ebmcal.pipeline import prepare
     from ebmcal.progress import Console
 
     reporter = Console()

@@ -1,0 +1,39 @@
+"""What runs share: a folder of noise LMs, noise, tokens and data, each under a key made from what it depends on."""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from ebmcal.config import RunConfig
+from ebmcal.data import Texts
+from ebmcal.files import fingerprint
+from ebmcal.models import load_tokenizer
+from ebmcal.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
+
+
+def cache_dir(given: Path | None = None) -> Path:
+    """The folder that runs share: given, $EBMCAL_CACHE, or ebmcal in the user's cache."""
+    if given:
+        return Path(given).expanduser()
+    if os.environ.get("EBMCAL_CACHE"):
+        return Path(os.environ["EBMCAL_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ebmcal"
+
+
+def cache_of(config: RunConfig) -> Path:
+    """The cache of a run."""
+    return cache_dir(config.cache_dir)
+
+
+def tokens_of(texts: Texts, config: RunConfig) -> TokenTable:
+    """The texts of a split as tokens of the encoder, from the cache if they are there."""
+    rows = (row for batch in texts.batches() for row in batch)
+    return tokens_from(rows, texts.fingerprint, config)
+
+
+def tokens_from(rows: Iterable[Row], key: str, config: RunConfig) -> TokenTable:
+    """Rows as tokens of the encoder, under the key of their contents."""
+    tokenizer = load_tokenizer(config.encoder, config.trust_remote_code)
+    name = fingerprint("tokens", key, tokenizer_fingerprint(tokenizer), config.max_length)
+    folder = cache_of(config) / "tokens" / name
+    return TokenTable.open(folder) or tokenize(rows, tokenizer, config.max_length, folder)

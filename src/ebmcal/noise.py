@@ -1,0 +1,126 @@
+"""The noise of a run: the noise LM, the store it fills and the tokens of its texts, made or found in the cache.
+
+Between `pipeline`, which asks for noise, and `noise_fit` and `noise_sampling`, which make it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebmcal.cache import cache_of, tokens_from
+from ebmcal.cells import training_plan
+from ebmcal.config import RunConfig
+from ebmcal.data import Texts
+from ebmcal.files import fingerprint
+from ebmcal.locks import locked
+from ebmcal.noise_fit import NoiseLmSettings, fit
+from ebmcal.noise_sampling import fill
+from ebmcal.noise_store import NoiseSettings, NoiseStore
+from ebmcal.progress import Reporter
+from ebmcal.tokens import TokenTable
+
+#: Noise texts that every model is also run on, for the energy histograms.
+SHOWN_NOISE = 500
+
+
+@dataclass(frozen=True)
+class Noise:
+    """The noise of a run: the first `n_texts` of a store, and the same as tokens of the encoder."""
+
+    store: NoiseStore
+    card: dict[str, Any]
+    n_texts: int
+    table: TokenTable
+
+
+def make_noise(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> Noise:
+    """The noise LM, the noise it writes, and its tokens: made, or found in the cache."""
+    lm_folder, card = fit_noise_lm(config, train, held_out, reporter)
+    store = fill_noise_store(config, train, lm_folder, card, reporter)
+    wanted = noise_wanted(config, len(train))
+    rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
+    return Noise(store, card, wanted, tokens_from(rows, fingerprint("noise", store.key, wanted), config))
+
+
+def fit_noise_lm(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
+    """The folder and the card of the noise LM of a resolved config."""
+    settings = lm_settings(config)
+    folder = cache_of(config) / "noise_lm" / settings.key(train)
+    with _shared(folder, "noise LM", reporter):
+        return folder, fit(settings, train, held_out, folder, reporter)
+
+
+def fill_noise_store(
+    config: RunConfig, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
+    *, count: int | None = None, folder: Path | None = None,
+) -> NoiseStore:  # fmt: skip
+    """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
+    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
+    identity = settings.identity(train.fingerprint, card, lm_folder.name)
+    folder = folder or cache_of(config) / "noise" / fingerprint("noise", identity)
+    with _shared(folder, "noise", reporter):
+        store = NoiseStore.open(folder, identity)
+        fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter)
+    return store
+
+
+def noise_wanted(config: RunConfig, n_train: int) -> int:
+    """Noise texts for one training without a repeat, or the limit that was set."""
+    draws = training_plan(config, n_train, n_noise=1, seed=0).n_noise_draws
+    return min(draws, config.noise_samples or 2_000_000)
+
+
+def lm_settings(config: RunConfig) -> NoiseLmSettings:
+    """The part of a resolved config that the noise LM depends on."""
+    return NoiseLmSettings(
+        name=config.noise_lm,
+        mode=config.noise_mode,
+        mask_ratio=config.mask_ratio,
+        steps=config.noise_lm_steps,
+        batch_size=config.noise_lm_batch_size,
+        learning_rate=config.noise_lm_learning_rate,
+        max_length=config.max_length,
+        seed=config.noise_seed,
+        precision=config.precision,
+        trust_remote_code=config.trust_remote_code,
+    )
+
+
+def noise_facts(noise: Noise) -> dict[str, Any]:
+    """What a reader should know of the noise."""
+    return {
+        "n_samples": noise.n_texts,
+        "identical_share": noise.store.identical_share,
+        "thrown_away": noise.store.thrown_away(),
+        "perplexity": noise.card["perplexity"],
+        "perplexity_before": noise.card["perplexity_before"],
+        "lm_parameters": noise.card["n_parameters"],
+        "lm_seconds": noise.card["seconds"],
+        "settings": noise.store.identity["settings"] | {k: noise.card[k] for k in ("mode", "mask_ratio")},
+    }
+
+
+def noise_examples(store: NoiseStore, train: Texts, n: int = 20) -> list[dict[str, Any]]:
+    """One sample each of the first few sources, beside its source."""
+    firsts = {row["source_id"]: row for row in store.rows(8 * n) if row["sample"] == 0}
+    position = {int(source): i for i, source in enumerate(train.ids)}
+    chosen = list(firsts.values())[:n]
+    sources = train.rows([position[row["source_id"]] for row in chosen])
+    return [
+        {
+            "source": text, "source_pair": pair, "masked": row["masked"], "hidden": row["hidden"],
+            "noise": row["text"], "noise_pair": row["text_pair"],
+        }
+        for row, (text, pair) in zip(chosen, sources, strict=True)
+    ]  # fmt: skip
+
+
+def shown_rows(noise: Noise | None) -> list[dict[str, Any]]:
+    """The noise texts that every model is also run on."""
+    return list(noise.store.rows(min(SHOWN_NOISE, noise.n_texts))) if noise else []
+
+
+def _shared(folder: Path, what: str, reporter: Reporter) -> Any:
+    """The lock of a folder that runs share: a second run waits and then finds it made."""
+    place = folder.with_name(folder.name + ".lock")
+    return locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it"))
