@@ -102,11 +102,14 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
     """A config from a YAML file with overrides on top; all mistakes in one error."""
     values = read_yaml(path) if path else {}
     values |= overrides
+    problems: list[str] = []
     try:
         config = RunConfig(**values)
-    except (ValidationError, TypeError) as error:
-        raise EbmcalError(_explain(error)) from None
-    problems = _problems(config)
+    except ValidationError as error:
+        problems = _explain(error)
+        wrong = {item["loc"][0] for item in error.errors()}
+        config = RunConfig(**{k: v for k, v in values.items() if k not in wrong})
+    problems += _problems(config)
     if problems:
         raise EbmcalError(_listing(problems))
     return config
@@ -218,9 +221,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     return {k.replace("-", "_"): v for k, v in values.items()}
 
 
-def _explain(error: Exception) -> str:
-    if not isinstance(error, ValidationError):
-        return str(error)
+def _explain(error: ValidationError) -> list[str]:
     problems = []
     for item in error.errors():
         name = ".".join(str(part) for part in item["loc"])
@@ -228,7 +229,7 @@ def _explain(error: Exception) -> str:
             problems.append(str(unknown_name("setting", name, RunConfig.model_fields)))
         else:
             problems.append(f"{name.replace('_', '-')}: {item['msg'].lower()}; {item['input']!r} came.")
-    return _listing(problems)
+    return problems
 
 
 def _listing(problems: list[str]) -> str:
