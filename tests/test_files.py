@@ -1,0 +1,102 @@
+"""Files that are whole or absent, fingerprints and checksums."""
+
+import hashlib
+import os
+import stat
+
+import pytest
+
+from ebmcal import files
+from ebmcal.errors import EbmcalError
+from ebmcal.files import checksum, fingerprint, read_json, write_json, write_text, writing, writing_folder
+
+
+def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
+    write_text(tmp_path / "a.txt", "old")
+    with pytest.raises(RuntimeError), writing(tmp_path / "a.txt") as aside:  # noqa: PT012
+        aside.write_text("half")
+        raise RuntimeError
+    assert (tmp_path / "a.txt").read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+
+
+def test_a_reader_never_sees_half_a_file(tmp_path):
+    write_text(tmp_path / "a.txt", "old")
+    with writing(tmp_path / "a.txt") as aside:
+        aside.write_text("new")
+        assert (tmp_path / "a.txt").read_text() == "old"
+        assert aside.parent == tmp_path  # the same disk, so that the rename is atomic
+    assert (tmp_path / "a.txt").read_text() == "new"
+
+
+def test_folders_on_the_way_are_made_and_modes_are_usual(tmp_path):
+    write_text(tmp_path / "x" / "y" / "a.txt", "ä")
+    mask = os.umask(0)
+    os.umask(mask)
+    assert stat.S_IMODE((tmp_path / "x" / "y" / "a.txt").stat().st_mode) == 0o666 & ~mask
+    assert (tmp_path / "x" / "y" / "a.txt").read_bytes() == "ä".encode()
+
+
+def test_a_folder_is_whole_or_absent(tmp_path):
+    with pytest.raises(KeyboardInterrupt), writing_folder(tmp_path / "model") as aside:  # noqa: PT012
+        (aside / "weights").write_text("half")
+        raise KeyboardInterrupt
+    assert list(tmp_path.iterdir()) == []
+    with writing_folder(tmp_path / "model") as aside:
+        (aside / "sub").mkdir()
+        (aside / "sub" / "weights").write_text("one")
+    with writing_folder(tmp_path / "model") as aside:
+        (aside / "weights").write_text("two")
+    assert [p.name for p in (tmp_path / "model").rglob("*")] == ["weights"]
+    assert [p.name for p in tmp_path.iterdir()] == ["model"]
+
+
+@pytest.mark.parametrize("write", [writing, writing_folder])
+def test_a_place_that_cannot_be_written_is_named(write, tmp_path):
+    (tmp_path / "file").write_text("")
+    message = r"Could not write .*file/inside.*run the same command again"
+    with pytest.raises(EbmcalError, match=message), write(tmp_path / "file" / "inside"):
+        pass
+
+
+def test_a_full_disk_is_explained(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "fsync", full)
+    with pytest.raises(EbmcalError, match=r"a\.txt: No space left on device. What was finished before is kept"):
+        write_text(tmp_path / "a.txt", "text")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_json_round_trip_and_damage(tmp_path):
+    value = {"b": [1, 2.5, None], "a": "ü"}
+    write_json(tmp_path / "a.json", value)
+    assert read_json(tmp_path / "a.json") == value
+    assert list(read_json(tmp_path / "a.json")) == ["b", "a"]
+    (tmp_path / "a.json").write_text('{"b": [1,')
+    with pytest.raises(EbmcalError, match=r"a\.json is not readable JSON"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_bytes(b"\xff\xff")
+    with pytest.raises(EbmcalError, match="not readable JSON"):
+        read_json(tmp_path / "a.json")
+    with pytest.raises(EbmcalError, match=r"b\.json does not exist"):
+        read_json(tmp_path / "b.json")
+    with pytest.raises(ValueError, match="JSON compliant"):
+        write_json(tmp_path / "a.json", float("nan"))
+
+
+def test_fingerprints_depend_on_content_and_not_on_key_order():
+    assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+    assert (
+        len({fingerprint("a", "b"), fingerprint("ab"), fingerprint(["a", "b"]), fingerprint(1), fingerprint("1")}) == 5
+    )
+
+
+def test_checksums(tmp_path, monkeypatch):
+    content = os.urandom(3 << 20)
+    (tmp_path / "a").write_bytes(content)
+    expected = hashlib.sha256(content).hexdigest()
+    assert checksum(tmp_path / "a") == expected
+    monkeypatch.delattr(hashlib, "file_digest", raising=False)  # Python 3.10
+    assert checksum(tmp_path / "a") == expected
