@@ -319,6 +319,26 @@ def test_bad_npz_is_named(tmp_path):
             Predictions.read(path)
 
 
+def test_npz_with_other_things_in_it(tmp_path):
+    good = {"logits": np.zeros((2, 2)), "labels": [0, 1]}
+    np.savez(tmp_path / "p.npz", temperature=1.5, name="x", **good)
+    assert Predictions.read(tmp_path / "p.npz").n_rows == 2
+    np.savez(tmp_path / "q.npz", **good, texts=["one", "two"])
+    assert Predictions.read(tmp_path / "q.npz").texts == ["one", "two"]
+    for odd in ({"texts": "3"}, {"texts": "no json"}, {"meta": "[1]"}, {"meta": "x"}, {"energies": np.zeros((2, 2))}):
+        np.savez(tmp_path / "r.npz", **good, **odd)
+        with pytest.raises(EbmcalError, match=r"r\.npz"):
+            Predictions.read(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize("note", [b"[]", b"x", b'{"label_names": [1, 2]}', b'{"label_names": 3}', b'{"meta": [1]}'])
+def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
+    table = pa.table({"label": [0, 1], "prob_1": [1.0, 0.0], "prob_2": [0.0, 1.0]})
+    pq.write_table(table.replace_schema_metadata({b"ebmcal": note}), tmp_path / "p.parquet")
+    with contextlib.suppress(EbmcalError):
+        assert Predictions.read(tmp_path / "p.parquet").label_names == ("1", "2")
+
+
 def test_pickles_are_never_opened(tmp_path):
     np.savez(tmp_path / "p.npz", logits=np.array([{"evil": 1}], dtype=object), labels=[0])
     with pytest.raises(EbmcalError, match="cannot be read as npz"):

@@ -64,6 +64,8 @@ def numbers(column: Any, name: str) -> np.ndarray:
     >>> numbers([1, "2.5"], "energy")
     array([1. , 2.5])
     """
+    if isinstance(column, np.ndarray) and column.ndim == 1 and column.dtype.kind in "iu":
+        column = column.astype(np.float64)
     if not (isinstance(column, np.ndarray) and column.dtype.kind == "f"):
         column = np.array([_number(value, name, row) for row, value in enumerate(column)], dtype=np.float64)
     if column.dtype == np.float16:

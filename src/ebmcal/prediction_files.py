@@ -91,7 +91,7 @@ def _read_parquet(path: Path) -> Table:
     note = json.loads((arrow.schema.metadata or {}).get(_META_KEY, b"{}"))
     names = note.get("label_names")
     columns = {name: _from_arrow(arrow.column(name)) for name in arrow.column_names}
-    return Table(columns, None if names is None else tuple(names), note.get("meta", {}))
+    return Table(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
 
 
 def _from_arrow(column: Any) -> np.ndarray | list:
@@ -184,13 +184,13 @@ def _refuse_twice(path: Path, names: list[str]) -> None:
 def _read_npz(path: Path) -> Table:
     with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
         columns = {name: _from_npz(arrays[name]) for name in arrays.files}
-    names = columns.pop("label_names", None)
-    meta = columns.pop("meta", None)
-    columns = {name: column if column.ndim else json.loads(str(column)) for name, column in columns.items()}
+    names, meta = columns.pop("label_names", None), columns.pop("meta", "{}")
+    as_json = [name for name in ("texts", "text_pairs") if name in columns and not columns[name].ndim]
+    texts = {name: list(json.loads(str(columns[name]))) for name in as_json}
     return Table(
-        columns,
+        {name: column for name, column in columns.items() if column.ndim} | texts,
         None if names is None else tuple(str(name) for name in np.atleast_1d(names)),
-        {} if meta is None else json.loads(str(meta)),
+        json.loads(str(meta)),
     )
 
 

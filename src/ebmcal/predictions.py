@@ -47,6 +47,8 @@ class Predictions:
             as_scores(self.energies, "energies", n_rows)
             self._set("energies", _floats(np.asarray(self.energies)))
         self._set("ids", _checked_ids(self.ids, n_rows))
+        if not isinstance(self.meta, dict):
+            raise EbmcalError(f"meta must be a dictionary; {type(self.meta).__name__} came.")
         for name in ("ids", "texts", "text_pairs"):
             values = getattr(self, name)
             if values is not None and len(values) != n_rows:

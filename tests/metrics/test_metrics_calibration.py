@@ -77,8 +77,11 @@ def test_a_class_absent_from_the_labels_counts():
     assert ece_classwise([0] * 5, probs=probs) == pytest.approx(2 / 3)
 
 
-def test_a_probability_a_hair_above_one_is_in_the_last_bin():
-    assert ece_top_label([0], probs=[[1.0000001, 0.0]]) == pytest.approx(0.0, abs=1e-6)
+@pytest.mark.parametrize("n_bins", [10, 20, 25, 100, 300])
+def test_a_probability_a_hair_above_one_is_in_the_last_bin(n_bins):
+    probs = [[1.0000001, 0.0], [0.0, 1.0078]]
+    for metric in BINNED:
+        assert metric([0, 1], probs=probs, n_bins=n_bins) == pytest.approx(0.0, abs=0.01)
 
 
 @pytest.mark.parametrize("n_bins", [1, 2, 3, 7, 10, 15, 20, 49, 100, 279, 1000])

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ebmcal.checks import CHUNK_ENTRIES, chunks
+from ebmcal.checks import CHUNK_ENTRIES, SUM_TOLERANCE, chunks
 from ebmcal.metrics.bins import Binning, bin_edges, checked_bins, edge_codes, safe_refinement, width_codes
 from ebmcal.metrics.events import Kind, forecasts
 from ebmcal.metrics.sums import Sums
@@ -26,10 +26,16 @@ def ece_sums(labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int, 
     def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
         return np.abs(sums).sum(axis=-1) / (n * n_events)
 
-    finer = safe_refinement(n_bins) if kind == "class" and binning == "width" else None
-    quick = finer is not None and n_events * n_bins * finer <= CHUNK_ENTRIES  # else there are more sums than rows
+    finer = safe_refinement(n_bins)
+    plain = kind == "class" and binning == "width" and finer is not None
+    quick = plain and _quick_pays(n_events, n_bins * finer)
     add_up = _quick_classwise_sums(labels, probs, n_bins, finer) if quick else None
     return Sums(len(labels), n_events, n_events * n_bins, entries, finish, add_up)
+
+
+def _quick_pays(n_classes: int, n_fine: int) -> bool:
+    """Few enough fine bins: a probability that rounding left a little above 1 is in the slot after the last one."""
+    return n_fine * (1 + SUM_TOLERANCE) < n_fine + 1 and n_classes * n_fine <= CHUNK_ENTRIES
 
 
 def _quick_classwise_sums(
