@@ -511,10 +511,8 @@ def no_data(monkeypatch):
     return of
 
 
-def test_example_runs_all_of_glue_with_the_published_settings(monkeypatch):
-    monkeypatch.setattr(
-        pipeline, "prepare", lambda config, _: (resolve(config, 10_000, True, 768), SimpleNamespace(splits={}))
-    )
+def test_example_runs_all_of_glue_with_the_published_settings(no_data):
+    no_data(10_000, 768)
     plan = load_benchmark(EXAMPLES / "glue.yaml")
     assert [task.name for task in plan.tasks] == [name for name, task in TASKS.items() if task.published]
     for task in plan.tasks:
@@ -524,9 +522,7 @@ def test_example_runs_all_of_glue_with_the_published_settings(monkeypatch):
         assert (task.config.learning_rate, task.config.energy_weight) == (published.learning_rate, 1.0)
 
 
-def test_small_example_is_small(monkeypatch):
-    monkeypatch.setattr(
-        pipeline, "prepare", lambda config, _: (resolve(config, 1000, False, 384), SimpleNamespace(splits={}))
-    )
+def test_small_example_is_small(no_data):
+    no_data(1000, 384)
     plan = load_benchmark(EXAMPLES / "glue-small.yaml")
     assert all(task.config.steps <= 300 and task.config.encoder == "minilm" for task in plan.tasks)

@@ -166,18 +166,18 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
 
 def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     """What `prepare` would stop at, one by one."""
+    from ebmcal.cache import cache_of
     from ebmcal.data import load_texts
     from ebmcal.data.sources import plan_data
     from ebmcal.methods import find_method
     from ebmcal.models import check_encoder, check_language_model
-    from ebmcal.cache import cache_dir
     from ebmcal.pipeline import source_of
 
     looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
     if any(find_method(method).uses_noise for method in config.methods):
         looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
     looks.append(lambda: plan_data(source_of(config)))
-    return looks + [partial(load_texts, path, cache_dir(config.cache_dir)) for path in config.ood.values()]
+    return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]
 
 
 def _check_same_data(task: BenchmarkTask) -> None:
