@@ -5,14 +5,17 @@ seeds than asked for is said to be one.
 """
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from ebmcal.benchmark.results import Outcome
-from ebmcal.tables import Entry, Row, Table, mark_best, paper_table
+from ebmcal.tables import Row, Table, mark_best, paper_table
 
 Document = Mapping[str, Any]
+
+#: What the paper defines, and what the authors' scripts compute.
+ECES = {"ece_classwise": "ECE class-wise", "ece_top_label": "ECE top-label"}
 
 
 def paper_tables(outcomes: Sequence[Outcome]) -> list[Table]:
@@ -21,19 +24,15 @@ def paper_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     if not documents:
         return []
     notes = tuple(note for outcome in outcomes for note in _fewer_seeds(outcome))
-    main, other = (_with_spread(paper_table(documents, ece=ece), documents, ece) for ece in _ECES)
+    main, other = (_with_spread(paper_table(documents, ece=ece), documents, ece) for ece in ECES)
     other = replace(select(other, lambda key: key.endswith("ece_top_label")), title="Test-set calibration error")
     return [
         replace(table, title=f"{table.title}: {title}", notes=(*table.notes, *notes))
-        for table, title in zip((main, other), _ECES.values(), strict=True)
+        for table, title in zip((main, other), ECES.values(), strict=True)
     ]
 
 
-#: What the paper defines, and what the authors' scripts compute.
-_ECES = {"ece_classwise": "ECE class-wise", "ece_top_label": "ECE top-label"}
-
-
-def select(table: Table, wanted: Any) -> Table:
+def select(table: Table, wanted: Callable[[str], bool]) -> Table:
     """The first column and those whose key is wanted."""
     indices = [i for i, column in enumerate(table.columns) if i == 0 or wanted(column.key)]
     rows = tuple(replace(row, entries=tuple(row.entries[i] for i in indices)) for row in table.rows)
@@ -57,8 +56,8 @@ def _spread_row(table: Table, row: Row, found: Mapping[tuple[Any, str], list[flo
     entries = []
     for column, entry in zip(table.columns, row.entries, strict=True):
         values = found.get((row.entries[0].value, column.key), [])
-        spread = column.group == "Average" and len(values) > 1 and entry.number is not None
-        entries.append(Entry(statistics.fmean(values), spread=statistics.stdev(values)) if spread else entry)
+        known = column.group == "Average" and len(values) > 1
+        entries.append(replace(entry, spread=statistics.stdev(values)) if known else entry)
     return replace(row, entries=tuple(entries))
 
 

@@ -59,7 +59,7 @@ def failure_table(outcomes: Sequence[Outcome]) -> Table:
     for outcome in outcomes:
         name = outcome.task.name
         rows += [Row(tuple(map(Entry, (name, c.method, c.seed, why)))) for c, why in outcome.failed.items()]
-        if outcome.error and not outcome.failed:
+        if outcome.error and outcome.error not in outcome.failed.values():
             rows.append(Row((Entry(name), Entry("all"), Entry(), Entry(outcome.error))))
     return Table("Failed", columns, tuple(rows))
 

@@ -1,6 +1,6 @@
 """The results of a benchmark as files: `benchmark.json`, `benchmark.md`, `benchmark.tex` and `report.html`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -9,6 +9,7 @@ from ebmcal.benchmark.paper import paper_tables
 from ebmcal.benchmark.results import Outcome, failure_table, headline
 from ebmcal.files import write_json, write_text
 from ebmcal.report.rendering import render
+from ebmcal.runfolder import Cell
 from ebmcal.tables import Table, to_data, to_latex, to_markdown
 
 
@@ -38,8 +39,7 @@ def to_document(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> dict[st
 
 
 def _task(outcome: Outcome) -> dict[str, Any]:
-    document: Mapping[str, Any] = outcome.document
-    known = {key: document.get(key) for key in ("task_metric", "encoder", "noise_lm", "fingerprints")}
+    known = {key: outcome.document.get(key) for key in ("task_metric", "encoder", "noise_lm", "fingerprints")}
     return {
         "folder": outcome.task.folder.root.name,
         "error": outcome.error,
@@ -48,7 +48,7 @@ def _task(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _cell(outcome: Outcome, cell: Any) -> dict[str, Any]:
+def _cell(outcome: Outcome, cell: Cell) -> dict[str, Any]:
     if cell in outcome.failed:
         return {"state": "failed", "reason": outcome.failed[cell]}
     if cell not in outcome.done:

@@ -25,6 +25,7 @@ def benchmark(
     from rich.console import Console as RichConsole
 
     from ebmcal.benchmark import load_benchmark, run_benchmark
+    from ebmcal.cli.notices import as_notices
     from ebmcal.progress import Console
 
     chosen = [name.strip() for name in (only or "").split(",") if name.strip()]
@@ -32,7 +33,8 @@ def benchmark(
     if dry_run:
         _show_cells(plan, console)
         return
-    outcomes = run_benchmark(plan, Console)
+    with as_notices():
+        outcomes = run_benchmark(plan, Console)
     _show_results(outcomes, plan.output, console)
     if any(outcome.has_failed for outcome in outcomes if outcome.task.is_chosen):
         raise typer.Exit(1)
