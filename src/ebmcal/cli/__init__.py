@@ -126,11 +126,17 @@ def _stub(command: Command) -> Callable[[], None]:
     return stub
 
 
-def _version(
-    version: bool = typer.Option(False, "--version", help="Print the version and stop.", is_eager=True),
-) -> None:
-    if version:
-        import ebmcal
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from ebmcal import __version__
 
-        typer.echo(f"ebmcal {ebmcal.__version__}")
+        typer.echo(f"ebmcal {__version__}")
         raise typer.Exit
+
+
+def _version(
+    version: bool = typer.Option(
+        False, "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+    ),
+) -> None:
+    pass
