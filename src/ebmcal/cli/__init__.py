@@ -4,11 +4,13 @@ Each command is a function in a module of its own; `COMMANDS` says where. An `Eb
 traceback and the exit code is 1; wrong usage is 2; stopped by a signal is 130.
 """
 
+import functools
 import importlib
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import typer
 
@@ -104,19 +106,16 @@ def _wanted(arguments: list[str]) -> str | None:
 
 
 def _load(command: Command) -> Callable[..., None]:
-    missing = None
-    try:
+    """The function of a command; it says which extra is missing when it is called, not before: help needs none."""
+    module, name = command.home.split(":")
+    function = getattr(importlib.import_module(f"ebmcal.cli.{module}"), name)
+
+    @functools.wraps(function)
+    def checked(*arguments: Any, **options: Any) -> None:
         require_extra("train", *command.needs)
-    except EbmcalError as error:
-        missing = error
-    module, function = command.home.split(":")
-    if missing is None:
-        return getattr(importlib.import_module(f"ebmcal.cli.{module}"), function)
+        function(*arguments, **options)
 
-    def refuse(context: typer.Context) -> None:
-        raise missing
-
-    return refuse
+    return checked
 
 
 def _stub(command: Command) -> Callable[[], None]:
