@@ -23,9 +23,10 @@ PAIRED_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 def build_rows(folder: RunFolder, cells: Sequence[Cell], posthoc: Sequence[str]) -> list[dict[str, Any]]:
     """The rows of `metrics.json`, in the order of the cells."""
     with warnings.catch_warnings():
-        # Small splits are noted in the figures' own notes; a warning for each of many rows would drown the table.
+        # Small splits and fits that failed are in the notes; a warning for each of many rows would drown the table.
         warnings.simplefilter("ignore", FewRowsWarning)
         warnings.simplefilter("ignore", FewRows)
+        warnings.filterwarnings("ignore", message=".* did not (settle|converge)")
         return [row for cell in cells for row in _cell_rows(folder, cell, posthoc)]
 
 
