@@ -18,7 +18,7 @@ import yaml
 from ebmcal.cache import cache_of, tokens_of
 from ebmcal.cells import CellWork, ensure_trained, finish_cell
 from ebmcal.config import RunConfig, differences, resolve, save_config
-from ebmcal.data import DataSource, TaskData, load_data, load_texts
+from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.failures import Failures
 from ebmcal.files import read_json, write_json, write_text
@@ -70,7 +70,7 @@ def _opened(
     with locked(folder.root) if is_main_process() else contextlib.nullcontext():
         with main_process_first():
             if is_main_process():
-                _claim(folder, config)
+                _claim(folder, config, data)
             tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
             extra = {name: load_texts(path, cache_of(config)) for name, path in config.ood.items()}
@@ -101,6 +101,8 @@ def prepare(config: RunConfig, reporter: Reporter) -> tuple[RunConfig, TaskData]
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
+    for sentence in audit_sentences(data.audit):
+        reporter.say(f"data: {sentence}")
     return resolved, data
 
 
@@ -110,9 +112,18 @@ def source_of(config: RunConfig) -> DataSource:
     return DataSource(**{name: getattr(config, name) for name in names})
 
 
-def _claim(folder: RunFolder, config: RunConfig) -> None:
-    """Record the config, or refuse a folder that belongs to another one."""
+def _claim(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
+    """Record config and data, or refuse a folder that belongs to others."""
     check_folder(folder, config)
+    now = {name: split.fingerprint for name, split in data.splits.items()}
+    there = read_json(folder.fingerprints) if folder.fingerprints.exists() else now
+    changed = [name for name in now if there.get(name) != now[name]]
+    if changed:
+        raise EbmcalError(
+            f"The texts or labels of {', '.join(changed)} have changed since {folder.root} was begun. "
+            "Choose another --output, or delete the folder."
+        )
+    write_json(folder.fingerprints, now)
     write_text(folder.config, save_config(config))
 
 

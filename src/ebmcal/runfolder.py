@@ -1,6 +1,7 @@
 """The layout of a run folder: what the training half writes and the evaluation half reads.
 
     config.yaml                            the config as resolved
+    fingerprints.json                      of the contents of each split
     metrics.json                           see `metrics_document`
     log.txt
     report.html
@@ -47,6 +48,10 @@ class RunFolder:
     @property
     def config(self) -> Path:
         return self.root / "config.yaml"
+
+    @property
+    def fingerprints(self) -> Path:
+        return self.root / "fingerprints.json"
 
     @property
     def metrics(self) -> Path:
