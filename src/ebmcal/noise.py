@@ -11,11 +11,14 @@ from ebmcal.cache import cache_of, tokens_from
 from ebmcal.cells import training_plan
 from ebmcal.config import RunConfig
 from ebmcal.data import Texts
-from ebmcal.files import fingerprint
+from ebmcal.errors import EbmcalError
+from ebmcal.files import fingerprint, read_json
 from ebmcal.locks import locked
 from ebmcal.noise_fit import NoiseLmSettings, fit
+from ebmcal.noise_lm import CARD
 from ebmcal.noise_sampling import fill
-from ebmcal.noise_store import NoiseSettings, NoiseStore
+from ebmcal.noise_store import MANIFEST, NoiseSettings, NoiseStore
+from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
 from ebmcal.tokens import TokenTable
 
@@ -35,6 +38,8 @@ class Noise:
 
 def make_noise(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> Noise:
     """The noise LM, the noise it writes, and its tokens: made, or found in the cache."""
+    if n_processes() > 1:
+        _require_made(config, train)
     lm_folder, card = fit_noise_lm(config, train, held_out, reporter)
     store = fill_noise_store(config, train, lm_folder, card, reporter)
     wanted = noise_wanted(config, len(train))
@@ -55,13 +60,35 @@ def fill_noise_store(
     *, count: int | None = None, folder: Path | None = None,
 ) -> NoiseStore:  # fmt: skip
     """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
-    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
-    identity = settings.identity(train.fingerprint, card, lm_folder.name)
-    folder = folder or cache_of(config) / "noise" / fingerprint("noise", identity)
+    identity = _identity(config, train, card, lm_folder.name)
+    folder = folder or _store_folder(config, train, card, lm_folder.name)
     with _shared(folder, "noise", reporter):
         store = NoiseStore.open(folder, identity)
         fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter)
     return store
+
+
+def _identity(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str) -> dict[str, Any]:
+    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
+    return settings.identity(train.fingerprint, card, lm_key)
+
+
+def _store_folder(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str) -> Path:
+    return cache_of(config) / "noise" / fingerprint("noise", _identity(config, train, card, lm_key))
+
+
+def _require_made(config: RunConfig, train: Texts) -> None:
+    """Several processes only share a training: one of them making noise for hours would let the others time out."""
+    settings = lm_settings(config)
+    card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
+    if card.exists():
+        folder = _store_folder(config, train, read_json(card), card.parent.name)
+        if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= noise_wanted(config, len(train)):
+            return
+    raise EbmcalError(
+        "The noise is not made yet, and several processes cannot make it together. "
+        "Make it first, with the same settings: ebmcal noise sample …; then run this command again."
+    )
 
 
 def noise_wanted(config: RunConfig, n_train: int) -> int:
