@@ -80,7 +80,7 @@ def to_rich(table: Table) -> "rich.table.Table":
     )
     for index, column in enumerate(table.columns):
         side = "right" if _is_numeric(table, index) else "left"
-        drawn.add_column(Text(_full_title(column)), justify=side, no_wrap=index == 0)
+        drawn.add_column(Text(_full_title(column)), justify=side, overflow="fold", min_width=18 if index == 0 else None)
     for row, ends in zip(table.rows, _section_ends(table), strict=True):
         texts = [_terminal_entry(e, c) for e, c in zip(row.entries, table.columns, strict=True)]
         drawn.add_row(
