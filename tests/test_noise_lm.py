@@ -165,6 +165,17 @@ def test_empty_texts_do_not_stop_the_training(mode):
     assert torch.isfinite(token_losses(lm.model, ids, learn)).all()
 
 
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_sequences_that_outgrow_the_lm_are_cut(kind):
+    """256 positions; the masked text and the text together have more."""
+    lm = make_noise_lm(kind, max_length=200)
+    assert lm.positions == 256
+    texts = [np.arange(200) % 100 + 1]
+    ids, learn = MaskedTexts(lm, texts, 1, seed=0)[0]
+    assert len(ids) == len(learn) == 256
+    assert torch.isfinite(token_losses(lm.model, [ids], [learn])).all()
+
+
 def test_perplexity_is_that_of_the_learned_tokens():
     lm = make_noise_lm()
     texts = lm.encode([(s, None) for s in SENTENCES[:5]])

@@ -134,6 +134,25 @@ def test_a_row_that_finds_no_end_is_marked(monkeypatch):
     assert [(len(row.written[0]), row.unfinished) for (row,) in rows] == [(4, True), (7, True)]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("mode", ["infill", "gaps"])
+def test_rows_that_outgrow_the_lm_are_unfinished_and_change_no_other(kind, mode):
+    """256 positions: a text of 120 tokens has room for its prompt, one of 300 in infill mode has not."""
+    lm = make_noise_lm(kind, mode=mode)
+    rng = np.random.default_rng(0)
+    layouts = [lm.lay_out(ids, lm.draw_mask(ids, rng)) for ids in (np.arange(1, n) % 200 + 1 for n in (6, 120, 300))]
+    never_ends, _ = end_at(lm, 10_000)
+    lm.model.forward = never_ends
+    uniforms = [[rng.random(20)], [rng.random(400)], [rng.random(400)]]
+    rows = [row for (row,) in sample(lm, layouts, uniforms)]
+    assert all(row.unfinished for row in rows)
+    assert rows[0].n_drawn == 20
+    assert rows[1].n_fed == 256 - len(layouts[1][0].kept + layouts[1][0].context)
+    assert (rows[2].n_fed == 0) == (mode == "infill")
+    (alone,) = sample(lm, layouts[:1], uniforms[:1])
+    assert alone[0].text == rows[0].text
+
+
 @pytest.mark.parametrize("mode", ["gaps", "half"])
 def test_kept_tokens_are_kept_by_construction(mode):
     lm = make_noise_lm("llama", mode=mode)

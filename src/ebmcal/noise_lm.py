@@ -65,6 +65,12 @@ class NoiseLm:
         mode = find_mode(self.mode)
         return mode.lay_out(ids, masked, self.markers, mode.lookahead)
 
+    @property
+    def positions(self) -> int:
+        """Tokens the model can read at most, of which a text with its masked version may need more."""
+        config = self.model.config
+        return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 30
+
     @cached_property
     def _begins_word(self) -> np.ndarray:
         """Which tokens of the vocabulary begin a word: [V] bool."""
@@ -124,7 +130,8 @@ class MaskedTexts(Dataset):
     def __getitem__(self, position: int) -> tuple[np.ndarray, np.ndarray]:
         ids = self.texts[self._order[position]]
         masked = self.lm.draw_mask(ids, np.random.default_rng([self.seed, 7, position]))
-        return to_sequence(self.lm.lay_out(ids, masked), self.lm.markers)
+        sequence, learn = to_sequence(self.lm.lay_out(ids, masked), self.lm.markers)
+        return sequence[: self.lm.positions], learn[: self.lm.positions]
 
 
 def collate(items: list[tuple[np.ndarray, np.ndarray]]) -> Batch:

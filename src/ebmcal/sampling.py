@@ -27,17 +27,22 @@ class Row:
     prompt: int
     pieces: list[Piece]
     uniforms: np.ndarray  # [max_new]
-    limit: int  # tokens it may still draw
+    limit: int  # tokens it may draw
+    room: int = 1 << 30  # tokens that fit behind the prompt
     pending: Ids = field(default_factory=list)  # tokens to be read before the next one is drawn
     written: list[Ids] = field(default_factory=lambda: [[]])
     n_drawn: int = 0
+    n_fed: int = 0
     done: bool = False
     unfinished: bool = False
 
     def feed(self, drawn: int, markers: Markers) -> int:
         """Take a drawn token if one was due; return the token the LM sees next."""
+        if self.n_fed >= self.room and not self.done:
+            self.done = self.unfinished = True
         if self.done:
             return markers.end
+        self.n_fed += 1
         if self.pending:
             return self.pending.pop(0)
         self.n_drawn += 1
@@ -86,12 +91,17 @@ def sample(
 ) -> list[list[Row]]:
     """Write each layout once for each of its arrays of uniform numbers; rows come back in the order of the layouts.
 
-    The numbers' length bounds how many tokens a row may draw; a row that reaches it is `unfinished`.
+    The numbers' length bounds how many tokens a row may draw; a row that reaches it, or the LM's last position, is
+    `unfinished`.
     """
     lm.model.eval()
-    rows = [[Row(i, pieces, u, len(u)) for u in uniforms[i]] for i, pieces in enumerate(layouts)]
-    for chunk in _batches([_first_segment(p) for p in layouts], [len(r) for r in rows], batch_rows):
-        _write(lm, [rows[i] for i in chunk], top_k)
+    rooms = [lm.positions - len(_first_segment(pieces)) for pieces in layouts]
+    rows = [
+        [Row(i, pieces, u, len(u), room, done=room < 0, unfinished=room < 0) for u in uniforms[i]]
+        for i, (pieces, room) in enumerate(zip(layouts, rooms, strict=True))
+    ]
+    for groups in _batches([group for group in rows if group and not group[0].done], batch_rows):
+        _write(lm, groups, top_k)
     return rows
 
 
@@ -99,16 +109,16 @@ def _first_segment(pieces: list[Piece]) -> Ids:
     return pieces[0].kept + pieces[0].context
 
 
-def _batches(prompts: list[Ids], n_samples: list[int], batch_rows: int) -> Iterator[list[int]]:
-    """Prompts sorted by length, so that a batch has little padding, with at most `batch_rows` samples in all."""
-    chunk: list[int] = []
+def _batches(groups: list[list[Row]], batch_rows: int) -> Iterator[list[list[Row]]]:
+    """Samples of one prompt together, prompts sorted by length, so that a batch of `batch_rows` has little padding."""
+    chunk: list[list[Row]] = []
     total = 0
-    for i in sorted(range(len(prompts)), key=lambda i: len(prompts[i])):
-        if chunk and total + n_samples[i] > batch_rows:
+    for group in sorted(groups, key=lambda group: len(_first_segment(group[0].pieces))):
+        if chunk and total + len(group) > batch_rows:
             yield chunk
             chunk, total = [], 0
-        chunk.append(i)
-        total += n_samples[i]
+        chunk.append(group)
+        total += len(group)
     if chunk:
         yield chunk
 
@@ -135,7 +145,7 @@ def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
         logits = lm.model(
             input_ids=torch.tensor(tokens)[:, None],
             attention_mask=mask,
-            position_ids=mask.sum(dim=1, keepdim=True) - 1,
+            position_ids=(mask.sum(dim=1, keepdim=True) - 1).clamp(max=lm.positions - 1),  # finished rows run on
             past_key_values=cache,
             use_cache=True,
         ).logits[:, -1]
