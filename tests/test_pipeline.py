@@ -17,7 +17,8 @@ from ebmcal.cells import SUMS
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
 from ebmcal.locks import locked
-from ebmcal.pipeline import read_document, run
+from ebmcal.noise import make_noise
+from ebmcal.pipeline import prepare, read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
@@ -405,3 +406,14 @@ def test_an_interrupted_run_goes_on(files, encoder_folder, tmp_path, no_report, 
     assert times(folder.model(BASELINE)) == before
     ours, theirs = (f.model(HIDDEN) / "model.safetensors" for f in (folder, finished[0]))
     assert ours.read_bytes() == theirs.read_bytes()
+
+
+def test_several_processes_need_noise_that_is_made(files, encoder_folder, finished, tmp_path, monkeypatch):
+    config, data = prepare(settings(files, encoder_folder, tmp_path), Reporter())
+    splits = data.splits["train"], data.splits["calibration"]
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(EbmcalError, match="Make it first, with the same settings: ebmcal noise sample"):
+        make_noise(config, *splits, Reporter())
+    made = settings(files, encoder_folder, finished[0].root.parent)
+    config, data = prepare(made, Reporter())
+    assert make_noise(config, *splits, Reporter()).n_texts == 40
