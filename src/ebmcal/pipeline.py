@@ -114,21 +114,19 @@ def source_of(config: RunConfig) -> DataSource:
 
 def _claim(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
     """Record config and data, or refuse a folder that belongs to others."""
-    check_folder(folder, config)
-    now = {name: split.fingerprint for name, split in data.splits.items()}
-    there = read_json(folder.fingerprints) if folder.fingerprints.exists() else now
-    changed = [name for name in now if there.get(name) != now[name]]
-    if changed:
-        raise EbmcalError(
-            f"The texts or labels of {', '.join(changed)} have changed since {folder.root} was begun. "
-            "Choose another --output, or delete the folder."
-        )
-    write_json(folder.fingerprints, now)
+    check_folder(folder, config, data)
+    if not folder.fingerprints.exists():
+        write_json(folder.fingerprints, fingerprints_of(data))
     write_text(folder.config, save_config(config))
 
 
-def check_folder(folder: RunFolder, config: RunConfig) -> None:
-    """Refuse a folder that belongs to another config or holds something else; writes nothing."""
+def fingerprints_of(data: TaskData) -> dict[str, str]:
+    """Split → fingerprint of its texts and labels."""
+    return {name: split.fingerprint for name, split in data.splits.items()}
+
+
+def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
+    """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing."""
     if folder.config.exists():
         try:
             there = RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
@@ -145,6 +143,14 @@ def check_folder(folder: RunFolder, config: RunConfig) -> None:
     elif folder.root.exists() and any(p.name not in {".lock", "log.txt"} for p in folder.root.iterdir()):
         raise EbmcalError(
             f"The output folder {folder.root} is not empty and is no run folder. Choose another --output."
+        )
+    now = fingerprints_of(data)
+    there = read_json(folder.fingerprints) if folder.fingerprints.exists() else now
+    changed = [name for name in now if there.get(name) != now[name]]
+    if changed:
+        raise EbmcalError(
+            f"The texts or labels of {', '.join(changed)} have changed since {folder.root} was begun. "
+            "Choose another --output, or delete the folder."
         )
 
 
@@ -173,7 +179,7 @@ def _conclude(
         "noise_lm": config.noise_lm if noise else None,
         "versions": versions(),
         "seeds": config.seeds,
-        "fingerprints": {name: split.fingerprint for name, split in data.splits.items()},
+        "fingerprints": fingerprints_of(data),
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise_facts(noise) if noise else None,
         "rows": build_rows(folder, cells, config.posthoc) + failures.rows(test_sets),

@@ -13,8 +13,7 @@ from typing import Any
 
 from ebmcal.benchmark.entries import EXAMPLE, Mistakes, is_packaged, own_settings
 from ebmcal.config import RunConfig, load_config, read_yaml
-from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.report.reading import read_document
+from ebmcal.errors import unknown_name
 from ebmcal.runfolder import Cell, RunFolder
 
 #: Settings that belong to one task.
@@ -147,7 +146,7 @@ def _plain(name: str) -> str:
 
 def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
     """The task with its config resolved, after a look at its models, data and folder."""
-    from ebmcal.pipeline import check_folder, prepare
+    from ebmcal.pipeline import check_folder, fingerprints_of, prepare
     from ebmcal.progress import Reporter
 
     task = BenchmarkTask(name, config, {})
@@ -158,9 +157,8 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
         return task
     with mistakes.catching(name):
         config, data = prepare(config, Reporter())
-        check_folder(task.folder, config)
-        task = BenchmarkTask(name, config, {split: texts.fingerprint for split, texts in data.splits.items()})
-        _check_same_data(task)
+        check_folder(task.folder, config, data)
+        task = BenchmarkTask(name, config, fingerprints_of(data))
     return task
 
 
@@ -178,17 +176,3 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
         looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
     looks.append(lambda: plan_data(source_of(config)))
     return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]
-
-
-def _check_same_data(task: BenchmarkTask) -> None:
-    """Models of other data must not be shown as models of this data."""
-    try:
-        there = read_document(task.folder).get("fingerprints") or {}
-    except EbmcalError:
-        return  # damaged: the run writes it again
-    changed = [split for split, now in task.fingerprints.items() if there.get(split, now) != now]
-    if changed:
-        raise EbmcalError(
-            f"The data of {task.folder.root} has changed since its models were trained ({', '.join(changed)}). "
-            "Choose another --output, or delete the folder."
-        )
