@@ -21,10 +21,9 @@ from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
 from ebmcal.benchmark.results import failure_table, headline
 from ebmcal.cli import main
 from ebmcal.config import RunConfig, resolve
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.runfolder import Cell
 from ebmcal.tasks import TASKS
-from ebmcal.training import Stopped
 
 pytestmark = pytest.mark.filterwarnings("ignore:The temperature did not settle")
 
@@ -236,7 +235,7 @@ def test_interrupted_benchmark_goes_on_where_it_stopped(write_config, trainings,
 
 def test_signal_in_a_training_stops_everything(write_config, no_pictures, monkeypatch, capsys):
     def stopped(*_):
-        raise Stopped("baseline-seed1: stopped at step 1 of 2; a checkpoint is saved.")
+        raise Interrupted("baseline-seed1: stopped at step 1 of 2; a checkpoint is saved.")
 
     monkeypatch.setattr(cells, "train_cell", stopped)
     with pytest.raises(SystemExit) as left:

@@ -15,7 +15,7 @@ from ebmcal.cli import COMMANDS, main
 from ebmcal.cli.demo import SETTINGS
 from ebmcal.cli.options import LISTS, with_config
 from ebmcal.config import RunConfig, load_config
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import Interrupted
 
 
 @pytest.fixture(autouse=True)
@@ -142,11 +142,8 @@ def test_stopping_and_broken_disks_are_told(monkeypatch, capsys):
 
         return with_config(function)
 
-    class Stopped(EbmcalError):
-        pass
-
     cases = [
-        (Stopped("stopped at step 3"), 130, "stopped at step 3"),
+        (Interrupted("stopped at step 3"), 130, "stopped at step 3"),
         (KeyboardInterrupt(), 130, "run the same command again"),
         (OSError(28, "No space left on device", "x.bin"), 1, "No space left on device (x.bin)"),
         (BrokenPipeError(), 0, ""),

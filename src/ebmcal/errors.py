@@ -13,6 +13,10 @@ class EbmcalError(Exception):
     """A mistake the user can mend; its message says how."""
 
 
+class Interrupted(EbmcalError):
+    """The user or the system stopped the work; what was done is on disk."""
+
+
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:
     """An error for a name that is not in a table, with the close matches first.
 

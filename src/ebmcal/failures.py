@@ -9,10 +9,9 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell
-from ebmcal.training import Stopped
 
 LONGEST_REASON = 400  # characters
 
@@ -38,7 +37,7 @@ class Failures:
         """Work that these cells need: when it fails, they have failed."""
         try:
             yield
-        except Stopped:
+        except Interrupted:
             raise
         except Exception as error:
             if not self.keep_going:

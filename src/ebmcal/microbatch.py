@@ -51,7 +51,10 @@ class MicroBatchTrainer(Trainer):
                 self.accelerator.backward(loss)
             losses.append(loss.detach())
         self.step_done()
-        return torch.stack(losses).sum()
+        total = torch.stack(losses).sum()
+        if not torch.isfinite(total):  # the terms may be finite and their weighted sum overflow
+            self.diverged("loss", total.item())
+        return total
 
     def note(self, name: str, value: float) -> None:
         """A figure of this step; one that is not finite stops the training."""

@@ -7,16 +7,12 @@ import torch
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.models import quiet
 from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
 
 PRECISIONS = ("auto", "fp32", "bf16")
-
-
-class Stopped(EbmcalError):
-    """A signal stopped the work; what was done is on disk."""
 
 
 def has_fast_bf16() -> bool:
@@ -80,7 +76,7 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
             trainer.add_callback(callback)
         trainer.train(resume_from_checkpoint=str(start) if start else None)
         if stopper.stopped and trainer.state.global_step < total:
-            raise Stopped(
+            raise Interrupted(
                 f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
                 "Run the same command again to go on."
             )

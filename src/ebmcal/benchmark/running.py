@@ -8,12 +8,12 @@ from ebmcal.benchmark.results import Outcome, gather, outcome_of
 from ebmcal.benchmark.writing import write_results
 from ebmcal.callbacks import last_checkpoint
 from ebmcal.cells import is_predicted, is_trained
+from ebmcal.errors import Interrupted
 from ebmcal.failures import Failures, reason_of
 from ebmcal.pipeline import run
 from ebmcal.progress import Reporter
 from ebmcal.results import FITTED_ON
 from ebmcal.runfolder import Cell
-from ebmcal.training import Stopped
 
 MakeReporter = Callable[[Path], Reporter]
 
@@ -42,7 +42,7 @@ def run_task(task: BenchmarkTask, reporter: Reporter) -> dict[str, str]:
     try:
         run(task.config, reporter, Failures(keep_going=True, reporter=reporter, log=task.folder.log))
         return {}
-    except Stopped:
+    except Interrupted:
         raise
     except Exception as error:
         reporter.say(f"{task.name} failed: {reason_of(error)}")

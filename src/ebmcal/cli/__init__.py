@@ -14,10 +14,8 @@ from typing import Any
 
 import typer
 
-from ebmcal.errors import EbmcalError, require_extra
+from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
-#: A command that only says what is missing must not stumble over its flags first.
-ANYTHING = {"ignore_unknown_options": True, "allow_extra_args": True}
 
 TRAINING = ("torch", "transformers", "accelerate", "safetensors")
 
@@ -66,10 +64,8 @@ def build_app(wanted: str | None = None) -> typer.Typer:
             app.add_typer(groups[group], name=group, help=f"The stages of {group}.", rich_help_panel=command.panel)
         function = _load(command) if name == wanted else _stub(command)
         parent = groups[group] if group else app
-        takes = ANYTHING if function.__name__ == "refuse" else None
-        panel = None if group else command.panel
-        parent.command(leaf, help=command.help, rich_help_panel=panel, context_settings=takes)(function)
-    app.callback(invoke_without_command=True)(_version)  # for --version, which has no command behind it
+        parent.command(leaf, help=command.help, rich_help_panel=None if group else command.panel)(function)
+    app.callback()(_version)
     return app
 
 
@@ -81,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
         build_app(_wanted(arguments))(arguments, standalone_mode=True)
     except EbmcalError as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
-        raise SystemExit(130 if type(error).__name__ == "Stopped" else 1) from None
+        raise SystemExit(130 if isinstance(error, Interrupted) else 1) from None
     except (KeyboardInterrupt, SystemExit) as stop:
         if getattr(stop, "code", 130) != 130:  # typer turns Ctrl-C into this exit code
             raise

@@ -13,12 +13,14 @@ def run_config(config: RunConfig) -> None:
     """Run, then print the table of results."""
     from rich.console import Console as RichConsole
 
+    from ebmcal.cli.notices import as_notices
     from ebmcal.pipeline import read_document, run
     from ebmcal.progress import Console
     from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
 
     log = Path(config.output) / "log.txt" if config.output else None
-    folder = run(config, Console(log))
+    with as_notices():
+        folder = run(config, Console(log))
     document, console = read_document(folder), RichConsole()
     for test_set in list_test_sets(document):
         table = summary_table(document, test_set=test_set)
