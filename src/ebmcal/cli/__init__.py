@@ -16,7 +16,6 @@ import typer
 
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
-
 TRAINING = ("torch", "transformers", "accelerate", "safetensors")
 
 
