@@ -116,13 +116,22 @@ def test_finished_rows_leave_the_batch(monkeypatch):
 
 
 def test_dropping_rows_changes_nothing(lm, monkeypatch):
+    """Rows end behind every fifth token of the vocabulary: some early, some late, in no order."""
+    inner, sizes = lm.model.forward, []
+
+    def forward(input_ids, **kwargs):
+        out = inner(input_ids=input_ids, **kwargs)
+        sizes.append(len(input_ids))
+        out.logits[:, -1, lm.markers.end] = torch.where(input_ids[:, -1] % 5 == 0, 1e9, -1e9)
+        return out
+
+    monkeypatch.setattr(lm.model, "forward", forward)
     layouts = make_layouts(lm)
     uniforms = uniforms_for(layouts, n_samples=4, length=30)
-    forward, _ = end_at(lm, 16)
-    monkeypatch.setattr(lm.model, "forward", forward)
-    eager = [[r.text for r in rows] for rows in sample(lm, layouts, uniforms)]
+    dropped = [[r.text for r in rows] for rows in sample(lm, layouts, uniforms)]
+    assert len(set(sizes[1:])) > 3
     monkeypatch.setattr(sampling, "DROP_AT", 1.0)
-    assert [[r.text for r in rows] for rows in sample(lm, layouts, uniforms)] == eager
+    assert [[r.text for r in rows] for rows in sample(lm, layouts, uniforms)] == dropped
 
 
 def test_a_row_that_finds_no_end_is_marked(monkeypatch):
