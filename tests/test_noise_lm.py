@@ -200,7 +200,7 @@ def small_tiny(monkeypatch):
 
 def build_smaller(texts):
     tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", vocab_size=len(tokenizer), scale=1.0), tokenizer
+    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
 
 
 SETTINGS = NoiseLmSettings(

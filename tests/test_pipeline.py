@@ -9,6 +9,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import torch
 import yaml
 from transformers import pipeline as hf_pipeline
 
@@ -43,7 +44,7 @@ class Lines(Reporter):
 def build_small(texts):
     """`tiny` with a few thousand weights."""
     tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", vocab_size=len(tokenizer), scale=1.0), tokenizer
+    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -246,6 +247,7 @@ def test_damaged_predictions_are_made_again_and_the_model_is_not(copied, files, 
 def test_a_run_is_repeatable_to_the_bit(copied, files, encoder_folder, no_report, tmp_path_factory):
     """From an empty cache in another place, noise LM and noise included."""
     other = tmp_path_factory.mktemp("again")
+    torch.manual_seed(4711)  # whatever happened before
     again = run(settings(files, encoder_folder, other), Reporter())
     for cell in (BASELINE, HIDDEN):
         ours, theirs = (f.model(cell) / "model.safetensors" for f in (copied, again))
@@ -259,6 +261,14 @@ def test_a_run_is_repeatable_to_the_bit(copied, files, encoder_folder, no_report
     assert shards[0]
 
 
+def test_a_model_that_was_deleted_comes_out_the_same(copied, files, encoder_folder, no_report):
+    expected = (copied.model(HIDDEN) / "model.safetensors").read_bytes()
+    shutil.rmtree(copied.checkpoints(HIDDEN))
+    torch.manual_seed(4711)
+    run(settings(files, encoder_folder, copied.root.parent), Reporter())
+    assert (copied.model(HIDDEN) / "model.safetensors").read_bytes() == expected
+
+
 def test_a_folder_of_another_config_is_refused(copied, files, encoder_folder):
     before = times(copied.root)
     with pytest.raises(EbmcalError, match=r"belongs to another config \(steps: there 6, now 7\)"):
@@ -267,6 +277,19 @@ def test_a_folder_of_another_config_is_refused(copied, files, encoder_folder):
     copied.config.write_text("[")
     with pytest.raises(EbmcalError, match=r"config\.yaml is damaged"):
         run(settings(files, encoder_folder, copied.root.parent), Reporter())
+
+
+def test_data_that_changed_under_a_run_is_refused(copied, encoder_folder, tmp_path_factory):
+    before = times(copied.root)
+    rows = own_rows()
+    rows[3] = ("another text altogether", rows[3][1])
+    changed = write_csv(tmp_path_factory.mktemp("changed") / "moods.csv", rows)
+    config = settings(changed, encoder_folder, copied.root.parent)
+    recorded = yaml.safe_load(copied.config.read_text())
+    copied.config.write_text(yaml.safe_dump(recorded | {"train": str(changed)}))
+    with pytest.raises(EbmcalError, match=r"The texts or labels of .* have changed since"):
+        run(config, Reporter())
+    assert times(copied.root) == before
 
 
 def test_a_folder_with_something_else_is_refused(files, encoder_folder, tmp_path):

@@ -16,7 +16,7 @@ from transformers import TrainerCallback
 import ebmcal.trainer
 from ebmcal.callbacks import COMPLETE, FREQUENCIES, is_whole, last_checkpoint
 from ebmcal.classifier import EnergyClassifier
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.methods import METHODS, Settings, label_frequencies
 from ebmcal.packing import pack
 from ebmcal.plan import Collator, TrainingPlan
@@ -24,7 +24,7 @@ from ebmcal.predict import score
 from ebmcal.progress import Reporter
 from ebmcal.tokens import tokenize
 from ebmcal.trainer import JointTrainer
-from ebmcal.training import Stopped, run, training_arguments
+from ebmcal.training import run, training_arguments
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
 N_ROWS, RATIO = 80, 2
@@ -189,6 +189,14 @@ def test_divergence_stops_with_step_and_term_and_keeps_the_checkpoint(value, wha
     assert all(torch.isfinite(value).all() for value in stored.values())
 
 
+def test_a_loss_that_overflows_is_named(tables, tmp_path):
+    """Every term is finite; their weighted sum is not."""
+    trainer = make_trainer(tables, tmp_path)
+    trainer.settings.energy_weight = 3e38
+    with pytest.raises(EbmcalError, match="diverged at step 1: loss is inf"):
+        train(trainer)
+
+
 class Crash(Exception):
     pass
 
@@ -227,7 +235,7 @@ def test_a_signal_saves_a_checkpoint_and_the_run_goes_on_later(number, tables, t
     stopped = make_trainer(tables, tmp_path / "stopped", **settings)
     stopped.add_callback(At(2, lambda: os.kill(os.getpid(), number)))
     before = signal.getsignal(number)
-    with pytest.raises(Stopped, match="stopped at step 3 of 8"):
+    with pytest.raises(Interrupted, match="stopped at step 3 of 8"):
         train(stopped)
     assert signal.getsignal(number) is before
     assert last_checkpoint(tmp_path / "stopped").name == "checkpoint-3"

@@ -85,9 +85,11 @@ def make_encoder(kind: str, n_labels: int = 3, seed: int = 0, scale: float = 8.0
     return _grown(getattr(hf, f"{name}ForSequenceClassification")(config), scale).eval()
 
 
-def make_language_model(kind: str, seed: int = 0, scale: float = 8.0, **changes):
+def make_language_model(kind: str, seed: int | None = 0, scale: float = 8.0, **changes):
+    """A causal LM; without a seed its weights are drawn from torch's generator as it is."""
     name, config, settings = LANGUAGE_MODELS[kind]
-    torch.manual_seed(seed)
+    if seed is not None:
+        torch.manual_seed(seed)
     return _grown(getattr(hf, name)(config(**settings | changes)), scale).eval()
 
 
