@@ -262,6 +262,8 @@ def test_other_labels_for_the_same_ids_are_refused(files):
         (["base.csv", "--fit", "cal.jsonl", "--fit", "cal.jsonl"], "2 times for 1 files"),
         (["missing.csv"], "missing.csv does not exist"),
         (["base.csv", "--fit", "two.csv"], "temperature for"),
+        (["base.csv", "--json", "./base.csv"], "would write over the predictions"),
+        (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "would write over the predictions"),
         (["unlabelled.csv"], "No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "No row has a label"),
     ],

@@ -54,6 +54,7 @@ def evaluate(
     from ebmcal.evaluation import SHOWN, Resampling, same_rows
 
     chosen, calibrators = _metric_names(metrics), _calibrators(calibrator, fit)
+    _keep_inputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
     with as_notices():
         named = _read_all(files)
         named = named if unpaired else same_rows(named)
@@ -63,6 +64,14 @@ def evaluate(
         result = _evaluation(judged, outside, chosen, how, paired=resamples > 0 and not unpaired)
     _print(result, output, chosen or list(SHOWN))
     _write(result, judged, json_file, report)
+
+
+def _keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
+    """Refuse to write over a file of predictions."""
+    inputs = {path.resolve() for path in read}
+    for option, path in written.items():
+        if path is not None and path.resolve() in inputs:
+            raise EbmcalError(f"{option} {path} would write over the predictions in it. Choose another file.")
 
 
 def _metric_names(text: str | None) -> list[str] | None:
