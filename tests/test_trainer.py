@@ -207,8 +207,8 @@ def crash():
 
 @pytest.mark.parametrize("method", METHODS)
 def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(method, tables, tmp_path):
-    """Dropout included. Steps 5 of the crashed run are lost; it goes on from the checkpoint of step 4."""
-    settings = {"method": method, "n_steps": 8, "dropout": 0.2}
+    """Dropout included. It goes on from the checkpoint of step 3, between two refreshes of PosCal's table."""
+    settings = {"method": method, "n_steps": 8, "dropout": 0.2, "save_steps": 3}
     whole = train(make_trainer(tables, tmp_path / "whole", **settings))
     broken = make_trainer(tables, tmp_path / "broken", **settings)
     broken.add_callback(At(5, crash))
