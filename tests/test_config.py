@@ -92,7 +92,7 @@ def test_yaml_with_overrides(tmp_path):
     [
         (b"task: [rte", "not readable YAML"),
         (b"\xff\xfe\x00", "not readable YAML"),
-        (b"- task\n- rte\n", "must be a list of `setting: value` lines; it is a list"),
+        (b"- task\n- rte\n", "must have `setting: value` lines; it is a list"),
         (b"rte", "it is a str"),
         (b"1: 2", "`setting: value`"),
         (b"task: !!python/object/apply:os.system ['true']", "not readable YAML"),

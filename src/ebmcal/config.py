@@ -194,6 +194,8 @@ def _problems(config: RunConfig) -> list[str]:
             problems.append(f"{name} has a repeated entry: {', '.join(map(str, values))}.")
     if any(seed < 0 for seed in config.seeds):
         problems.append("seeds must be 0 or more.")
+    if config.output and config.output.exists() and not config.output.is_dir():
+        problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:
         problems.append("steps and epochs are two ways to say how long to train; give one of them.")
     if config.task:
@@ -215,9 +217,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
-        raise EbmcalError(
-            f"The config file {path} must be a list of `setting: value` lines; it is a {type(values).__name__}."
-        )
+        raise EbmcalError(f"The config file {path} must have `setting: value` lines; it is a {type(values).__name__}.")
     return {k.replace("-", "_"): v for k, v in values.items()}
 
 

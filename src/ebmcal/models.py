@@ -4,7 +4,9 @@ Weights are read from safetensors or GGUF only; nothing is unpickled, and code f
 `trust_remote_code` is set. The network is used for hub names alone, and offline mode is honoured.
 """
 
+import difflib
 import importlib.util
+import logging as stdlib_logging
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -112,6 +114,9 @@ def _location(name: str, packaged: dict[str, Packaged]) -> str:
 
 def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: bool) -> Any:
     folder = Path(name).expanduser()
+    near = difflib.get_close_matches(name, packaged, n=1, cutoff=0.75)
+    if near and name not in packaged and not folder.exists():  # do not ask the hub about a slip of the pen
+        raise unknown_name(kind, name, packaged)
     if name not in packaged and (folder.exists() or name.startswith((".", "/", "~"))):
         if not (folder / "config.json").is_file():
             raise EbmcalError(f"The {kind} folder {name} has no config.json: it is not a saved transformers model.")
@@ -126,9 +131,11 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
     except EbmcalError:
         raise
     except Exception as error:
-        hint = unknown_name(kind, name, packaged)
         why = " ".join(str(error).split())[:300]
-        raise EbmcalError(f"{hint} It is no local folder either, and the hub said: {why}") from error
+        raise EbmcalError(
+            f"The {kind} {name!r} is not built in ({', '.join(packaged)}), is no local folder, and did not come from "
+            f"the hub, which said: {why} Without the hub, use a built-in one or a local folder."
+        ) from error
 
 
 class quiet:
@@ -139,11 +146,15 @@ class quiet:
 
         self._logging, self._level = logging, logging.get_verbosity()
         self._bars = logging.is_progress_bar_enabled()
+        self._hub = stdlib_logging.getLogger("huggingface_hub")
+        self._hub_level = self._hub.level
+        self._hub.setLevel(stdlib_logging.ERROR)  # it tells of every retry
         logging.set_verbosity_error()
         logging.disable_progress_bar()
         os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
     def __exit__(self, *_: object) -> None:
         self._logging.set_verbosity(self._level)
+        self._hub.setLevel(self._hub_level)
         if self._bars:
             self._logging.enable_progress_bar()

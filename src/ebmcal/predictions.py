@@ -151,7 +151,7 @@ def _like(first: Predictions, order: dict[str, int], other: Predictions, place: 
     if lone is not None:
         holder = "the first" if lone in order else f"number {place}"
         raise EbmcalError(
-            f"The row with id {lone!r} is only in {holder} of the predictions; they must be of the same rows."
+            f"The row with id {str(lone)!r} is only in {holder} of the predictions; they must be of the same rows."
         )
     if other.label_names != first.label_names:
         raise EbmcalError(f"Classes differ: {first.label_names} and, in number {place}, {other.label_names}.")

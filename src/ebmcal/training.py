@@ -58,6 +58,7 @@ def training_arguments(
         disable_tqdm=True,
         remove_unused_columns=False,
         average_tokens_across_devices=False,
+        ddp_find_unused_parameters=False,  # every parameter takes part in every pass
         **more,
     )
 

@@ -1,5 +1,6 @@
 """`ebmcal run`: all stages for one task."""
 
+import os
 from pathlib import Path
 
 from ebmcal.cli.options import with_config
@@ -22,6 +23,8 @@ def run_config(config: RunConfig) -> None:
     with as_notices():
         folder = run(config, Console(log))
     document, console = read_document(folder), RichConsole()
+    if not console.is_terminal and "COLUMNS" not in os.environ:
+        console = RichConsole(width=WIDE)  # a file or a pipe has no width to keep to
     for test_set in list_test_sets(document):
         table = summary_table(document, test_set=test_set)
         console.print(to_rich(table if console.width >= WIDE else compact(table)))

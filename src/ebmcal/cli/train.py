@@ -9,11 +9,13 @@ def train_config(config: RunConfig) -> None:
     import typer
 
     from ebmcal.pipeline import train_only
+    from ebmcal.processes import is_main_process
     from ebmcal.progress import console_of_main_process
 
-    reporter, log = console_of_main_process, config.output and config.output / "log.txt"
-    for folder in train_only(config, reporter(log)):
-        typer.echo(folder)
+    log = config.output / "log.txt" if config.output else None
+    folders = train_only(config, console_of_main_process(log))
+    if is_main_process():
+        typer.echo("\n".join(map(str, folders)))
 
 
 train = with_config(train_config)

@@ -91,10 +91,14 @@ def wilson(hits: np.ndarray, counts: np.ndarray, z: float = 1.959963984540054) -
     return np.clip(middle - reach, 0, 1), np.clip(middle + reach, 0, 1)
 
 
+#: More bins than this would hold no more than a row or two each, and their tables would not fit in memory.
+MAX_BINS = 10_000
+
+
 def checked_bins(n_bins: int, binning: str = "width") -> None:
     """Refuse a number or kind of bins that is none."""
-    if not isinstance(n_bins, int | np.integer) or isinstance(n_bins, bool) or n_bins < 1:
-        raise EbmcalError(f"n_bins is {n_bins!r}; a whole number of at least 1 is needed.")
+    if not isinstance(n_bins, int | np.integer) or isinstance(n_bins, bool) or not 1 <= n_bins <= MAX_BINS:
+        raise EbmcalError(f"n_bins is {n_bins!r}; a whole number from 1 to {MAX_BINS:,} is needed.")
     if binning not in ("width", "mass"):
         raise unknown_name("binning", str(binning), ["width", "mass"])
 

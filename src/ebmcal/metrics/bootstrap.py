@@ -102,7 +102,7 @@ def resample(
     seed: int,
 ) -> dict[str, tuple[float, np.ndarray]]:
     """For each metric: its value on the rows as resampling sees them, and its values on the resamples [n_resamples]."""
-    units = Units.of(len(labels), seed)
+    units = Units.of(len(labels), seed, probs.shape[1])
     readers = {name: _reader(which, options, labels, probs, units) for name, (which, options) in wanted.items()}
     values: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
     largest = max(size for _, size in readers.values())
@@ -167,9 +167,10 @@ def few_rows_notes(which: Metric, n_rows: int, options: dict[str, Any]) -> tuple
     n_bins = options.get("n_bins", N_BINS)
     if not which.binned or n_rows >= 10 * n_bins:
         return ()
+    advised = f"{n_rows // 10} bins or fewer, or " if n_rows >= 20 else ""
     return (
         f"{n_rows} rows are few for {n_bins} bins (ten rows a bin are advised): "
-        f"binned calibration errors are mostly noise here. Use {max(1, n_rows // 10)} bins or fewer, or smooth_ece.",
+        f"binned calibration errors are mostly noise here. Use {advised}smooth_ece.",
     )
 
 

@@ -89,7 +89,7 @@ class _Pair:
     @classmethod
     def of(cls, which: Metric, labels: Any, probs_a: Any, probs_b: Any, options: dict[str, Any], seed: int) -> "_Pair":
         labels, stacked = _stacked(labels, probs_a, probs_b)
-        n, units = len(labels), Units.of(len(labels), seed)
+        n, units = len(labels), Units.of(len(labels), seed, stacked.shape[1])
         scores = {"scores": _ranks(stacked, options)} if which.ranks else {}
         options = {name: value for name, value in options.items() if name not in _SCORES}
         sums = sums_of(which, np.concatenate([labels, labels]), stacked, options | scores, units)

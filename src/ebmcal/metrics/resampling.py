@@ -2,7 +2,7 @@
 
 Up to `MAX_ROWS` rows the units are the rows. Of more rows, `N_BLOCKS` random blocks are the units: sums over random
 blocks vary as sums over rows do (the spread is known to 1/√(2·N_BLOCKS) = 2% of itself), and the cost of a resample
-no longer grows with the rows.
+no longer grows with the rows. With very many classes there are blocks sooner and fewer of them, to bound memory.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,6 +16,10 @@ from ebmcal.metrics.sums import Sums
 
 MAX_ROWS = 32_768
 N_BLOCKS = 2_048
+FEWEST_BLOCKS = 128
+MAX_ENTRIES = 1 << 22  # rows times classes that are resampled row by row
+MAX_TABLE = 1 << 24  # sums times blocks, 128 MB
+SUMS_OF_A_CLASS = 60  # three in each of 20 bins
 MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
 _CHUNK_NUMBERS = 1 << 21  # 16 MB of weights and sums at a time
 
@@ -29,13 +33,19 @@ class Units:
     of_row: np.ndarray | None = None
 
     @classmethod
-    def of(cls, n_rows: int, seed: int) -> "Units":
-        """Rows, or random blocks of equal size (but for one row) where there are very many rows."""
-        if n_rows <= MAX_ROWS:
+    def of(cls, n_rows: int, seed: int, n_classes: int = 2) -> "Units":
+        """Rows, or random blocks of equal size (but for one row) where there are very many rows or classes.
+
+        >>> Units.of(1000, seed=0).n_units, Units.of(10_000, seed=0, n_classes=1000).n_units
+        (1000, 279)
+        """
+        if n_rows <= MAX_ROWS and n_rows * n_classes <= MAX_ENTRIES:
             return cls(n_rows, n_rows)
-        blocks = (np.arange(n_rows) % N_BLOCKS).astype(np.uint16)
+        room = MAX_TABLE // (SUMS_OF_A_CLASS * n_classes)
+        n_blocks = min(n_rows, N_BLOCKS, max(FEWEST_BLOCKS, room))
+        blocks = (np.arange(n_rows) % n_blocks).astype(np.uint16)
         np.random.default_rng([seed, 1]).shuffle(blocks)
-        return cls(n_rows, N_BLOCKS, blocks)
+        return cls(n_rows, n_blocks, blocks)
 
     @property
     def options(self) -> dict[str, Any]:

@@ -79,8 +79,10 @@ def to_rich(table: Table) -> "rich.table.Table":
         title=Text(table.title) if table.title else None, box=rich.box.SIMPLE_HEAD, title_justify="left"
     )
     for index, column in enumerate(table.columns):
-        side = "right" if _is_numeric(table, index) else "left"
-        drawn.add_column(Text(_full_title(column)), justify=side, overflow="fold", min_width=18 if index == 0 else None)
+        numeric, title = _is_numeric(table, index), _full_title(column)
+        # Headings of figures wrap at words, so that names keep the room.
+        width = max(map(len, [*title.split(), *_terminal_column(table, index)])) if numeric else None
+        drawn.add_column(Text(title), justify="right" if numeric else "left", overflow="fold", max_width=width)
     for row, ends in zip(table.rows, _section_ends(table), strict=True):
         texts = [_terminal_entry(e, c) for e, c in zip(row.entries, table.columns, strict=True)]
         drawn.add_row(
@@ -135,6 +137,10 @@ def _section_ends(table: Table) -> list[bool]:
 
 def _terminal_entry(entry: Entry, column: Column) -> str:
     return entry.text(column.digits) + (" *" if entry.best else "")
+
+
+def _terminal_column(table: Table, index: int) -> list[str]:
+    return [_terminal_entry(row.entries[index], table.columns[index]) for row in table.rows]
 
 
 def _pipe(cells: list[str]) -> str:

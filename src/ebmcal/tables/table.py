@@ -94,16 +94,28 @@ class Table:
         return [row.entries[index] for row in self.rows]
 
 
+#: What the usual number of bins adds to a heading.
+BINS = " (20 bins)"
+
+
 def compact(table: Table) -> Table:
-    """The same table without intervals, for a narrow terminal; spreads over seeds stay.
+    """The same table without intervals and with short names, for a narrow terminal; spreads over seeds stay.
 
     >>> compact(Table("t", (Column("a", "a"),), (Row((Entry(0.5, low=0.4, high=0.6),)),))).rows[0].entries[0].text()
     '0.500'
     """
-    rows = tuple(
-        replace(row, entries=tuple(replace(e, low=None, high=None) for e in row.entries)) for row in table.rows
-    )
-    return replace(table, rows=rows, notes=tuple(note for note in table.notes if "bootstrap interval" not in note))
+    rows = tuple(replace(row, entries=tuple(map(_compact_entry, row.entries))) for row in table.rows)
+    columns = tuple(replace(column, title=column.title.removesuffix(BINS)) for column in table.columns)
+    notes = [note for note in table.notes if "bootstrap interval" not in note]
+    if columns != table.columns:
+        notes.append("ECE with 20 bins.")
+    return replace(table, rows=rows, columns=columns, notes=tuple(notes))
+
+
+def _compact_entry(entry: Entry) -> Entry:
+    """Without an interval; "hidden + temperature (dev)" stands below "hidden" and needs only its second half."""
+    name = entry.value.partition(" + ") if isinstance(entry.value, str) else None
+    return replace(entry, low=None, high=None, value=f"+ {name[2]}" if name and name[2] else entry.value)
 
 
 def format_number(value: float, digits: int | None = 3) -> str:
