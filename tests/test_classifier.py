@@ -94,17 +94,29 @@ def test_an_unknown_energy_names_the_near_ones():
         EnergyClassifier(make_encoder("bert"), "sharphidden")
 
 
+def make_language_classifier():
+    config = GPT2Config(
+        vocab_size=120, n_embd=16, n_layer=1, n_head=2, n_positions=64, num_labels=3, bos_token_id=0, eos_token_id=0
+    )
+    torch.manual_seed(0)
+    return GPT2ForSequenceClassification(config).eval()
+
+
+def test_classifiers_made_of_language_models_are_padded():
+    """They have no padding token; alone, without padding, each text has the same logits."""
+    encoder = make_language_classifier()
+    texts = random_texts([3, 5, 5, 9])
+    with torch.no_grad():
+        expected = torch.cat([encoder(torch.tensor(text)[None]).logits for text in texts])
+        logits, energies = EnergyClassifier(encoder)(BATCH)
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    assert energies.shape == (4,)
+
+
 def test_scalar_needs_one_feature_vector_a_text():
     """GPT-2 makes logits at every position and picks one: what enters its last layer is no feature of a text."""
-    config = GPT2Config(
-        vocab_size=120, n_embd=16, n_layer=1, n_head=2, n_positions=64, num_labels=3, pad_token_id=0, bos_token_id=0,
-        eos_token_id=0,
-    )  # fmt: skip
-    encoder = GPT2ForSequenceClassification(config)
-    logits, energies = EnergyClassifier(encoder)(BATCH)
-    assert (logits.shape, energies.shape) == ((4, 3), (4,))
     with pytest.raises(EbmcalError, match="Use hidden or sharp-hidden"):
-        EnergyClassifier(encoder, "scalar")(BATCH)
+        EnergyClassifier(make_language_classifier(), "scalar")(BATCH)
 
 
 LOADED_ELSEWHERE = """

@@ -8,6 +8,7 @@ features that enter the classifier's last layer; it is saved beside the checkpoi
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
@@ -34,6 +35,8 @@ class EnergyClassifier(nn.Module):
         if energy not in ENERGIES and energy != "scalar":
             raise unknown_name("energy", energy, [*ENERGIES, "scalar"])
         self.encoder, self.energy = encoder, energy
+        if encoder.config.pad_token_id is None:  # language models have none, and then refuse batches
+            encoder.config.pad_token_id = np.ravel(encoder.config.eos_token_id or 0)[0].item()
         self.packed = packs(encoder)
         if self.packed:
             use_packing(encoder)
