@@ -364,7 +364,7 @@ def test_model_and_data_mistakes_come_together(write_config, place):
         ("tasks: [rte]\noutput: [1]", "must be a folder"),
         ("tasks: [{task: rte, output: y}]\noutput: x", "output is one for the whole benchmark"),
         ("tasks: [rte, {task: RTE, noise_ratio: 1}]\noutput: x", "two tasks have this name"),
-        ("- rte", "must be a list of `setting: value` lines"),
+        ("- rte", "must have `setting: value` lines"),
         ("tasks: [stsb]\noutput: x", "regression"),
     ],
 )

@@ -431,6 +431,13 @@ def test_any_json_rows_are_read_or_refused(tmp_path_factory, rows):
 name = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), min_size=1, max_size=6)
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_class_called_none_is_not_a_missing_label(tmp_path, suffix):
+    p = Predictions([-1, 0, 1], ("None", "some"), logits=np.zeros((3, 2)))
+    p.write(tmp_path / f"p.{suffix}")
+    assert Predictions.read(tmp_path / f"p.{suffix}").labels.tolist() == [-1, 0, 1]
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(SUFFIXES),

@@ -154,11 +154,12 @@ def _labels(columns: dict[str, Any], names: tuple[str, ...], *, are_indices: boo
     column = columns["label"]
     if isinstance(column, np.ndarray) and column.dtype.kind in "iu" and (are_indices or not _any_integer(names)):
         return column
-    known: dict[str, int] = {}  # each spelling is looked up once
-    for row, value in enumerate(column):
-        if (spelt := str(value)) not in known:
-            known[spelt] = _class_index(value, names, row)
-    return np.array([known[str(value)] for value in column], dtype=np.int64)
+    known: dict[str | None, int] = {}  # each spelling is looked up once
+    spelt = [None if value is None else str(value) for value in column]  # a class may be called "None"
+    for row, (word, value) in enumerate(zip(spelt, column, strict=True)):
+        if word not in known:
+            known[word] = _class_index(value, names, row)
+    return np.array([known[word] for word in spelt], dtype=np.int64)
 
 
 def _any_integer(names: tuple[str, ...]) -> bool:
@@ -167,12 +168,14 @@ def _any_integer(names: tuple[str, ...]) -> bool:
 
 def _class_index(value: Any, names: tuple[str, ...], row: int) -> int:
     """By class name first; else an integer is an index, unless classes are named by integers; −1 is unknown."""
+    if value is None:
+        return -1
     if str(value) in names:
         return names.index(str(value))
     number = _integer(value)
-    if str(number) in names:  # "1.0" for a class "1": integers that somebody kept as floats
+    if number is not None and str(number) in names:  # "1.0" for a class "1": integers that somebody kept as floats
         return names.index(str(number))
-    if value is None or value == "" or value != value or number == -1:
+    if value == "" or value != value or number == -1:
         return -1
     if number is None or not 0 <= number < len(names) or _any_integer(names):
         raise EbmcalError(f"column 'label', row {row}: {unknown_name('class', _shown(value), names)}")

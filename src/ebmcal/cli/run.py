@@ -27,7 +27,8 @@ def run_config(config: RunConfig) -> None:
         console = RichConsole(width=WIDE)  # a file or a pipe has no width to keep to
     for test_set in list_test_sets(document):
         table = summary_table(document, test_set=test_set)
-        console.print(to_rich(table if console.width >= WIDE else compact(table)))
+        wide = console.width >= WIDE
+        console.print(to_rich(table if wide else compact(table), narrow=not wide))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
     console.print(f"Open {folder.report} in a browser.", highlight=False, soft_wrap=True)

@@ -69,8 +69,11 @@ def to_latex(table: Table) -> str:
     return "\n".join([*lines, r"\end{table*}"])
 
 
-def to_rich(table: Table) -> "rich.table.Table":
-    """A rich table: best entries bold and starred (a star survives a pipe and a terminal without colours)."""
+def to_rich(table: Table, *, narrow: bool = False) -> "rich.table.Table":
+    """A rich table: best entries bold and starred (a star survives a pipe and a terminal without colours).
+
+    In a `narrow` one headings of figures wrap at words, so that names keep the room.
+    """
     import rich.box
     import rich.table
     from rich.text import Text
@@ -80,8 +83,8 @@ def to_rich(table: Table) -> "rich.table.Table":
     )
     for index, column in enumerate(table.columns):
         numeric, title = _is_numeric(table, index), _full_title(column)
-        # Headings of figures wrap at words, so that names keep the room.
-        width = max(map(len, [*title.split(), *_terminal_column(table, index)])) if numeric else None
+        words = [*title.split(), *_terminal_column(table, index)]
+        width = max(map(len, words)) if narrow and numeric else None
         drawn.add_column(Text(title), justify="right" if numeric else "left", overflow="fold", max_width=width)
     for row, ends in zip(table.rows, _section_ends(table), strict=True):
         texts = [_terminal_entry(e, c) for e, c in zip(row.entries, table.columns, strict=True)]
