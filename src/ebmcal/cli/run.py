@@ -25,9 +25,9 @@ def run_config(config: RunConfig) -> None:
     document, console = read_document(folder), RichConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = RichConsole(width=WIDE)  # a file or a pipe has no width to keep to
+    wide = console.width >= WIDE
     for test_set in list_test_sets(document):
-        table = summary_table(document, test_set=test_set)
-        wide = console.width >= WIDE
+        table = summary_table(document, test_set=test_set, published=wide)
         console.print(to_rich(table if wide else compact(table), narrow=not wide))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
