@@ -7,7 +7,7 @@ from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
 
 #: Columns a terminal must have to show intervals without wrapping; the report has them always.
-WIDE = 140
+WIDE = 160
 
 
 def run_config(config: RunConfig) -> None:
@@ -24,7 +24,7 @@ def run_config(config: RunConfig) -> None:
         folder = run(config, Console(log))
     document, console = read_document(folder), RichConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = RichConsole(width=WIDE)  # a file or a pipe has no width to keep to
+        console = RichConsole(width=200)  # a file or a pipe has no width to keep to
     wide = console.width >= WIDE
     for test_set in list_test_sets(document):
         table = summary_table(document, test_set=test_set, published=wide)
