@@ -50,7 +50,7 @@ def make_trainer(tables, folder, method="hidden", *, n_steps=6, batch_size=4, ac
     kept = {key: changes.pop(key) for key in ("evaluation", "tokens_per_micro_batch", "callbacks") if key in changes}
     settings = Settings(noise_ratio=RATIO, energy_weight=0.4)
     arguments = {
-        "learning_rate": 5e-3, "warmup_steps": 1, "precision": "fp32", "seed": 1, "weight_decay": 0.1, "save_steps": 2,
+        "learning_rate": 5e-3, "warmup_steps": 1, "precision": "fp32", "seed": 1, "weight_decay": 0.1, "save_steps": 99,
     } | changes  # fmt: skip
     return JointTrainer(
         EnergyClassifier(encoder, METHODS[method].energy),
@@ -179,7 +179,7 @@ def spoil(trainer, value):
     ],
 )
 def test_divergence_stops_with_step_and_term_and_keeps_the_checkpoint(value, what, tables, tmp_path):
-    trainer = make_trainer(tables, tmp_path)
+    trainer = make_trainer(tables, tmp_path, save_steps=2)
     trainer.add_callback(At(4, lambda: spoil(trainer, value)))
     with pytest.raises(EbmcalError, match=rf"diverged at step 5: {what}.*last checkpoint is kept"):
         train(trainer)
@@ -230,7 +230,7 @@ def test_seeds_make_a_run_repeatable_and_differ(tables, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_saves_a_checkpoint_and_the_run_goes_on_later(number, tables, tmp_path):
-    settings = {"n_steps": 8, "dropout": 0.2, "save_steps": 100}
+    settings = {"n_steps": 8, "dropout": 0.2}
     whole = train(make_trainer(tables, tmp_path / "whole", **settings))
     stopped = make_trainer(tables, tmp_path / "stopped", **settings)
     stopped.add_callback(At(2, lambda: os.kill(os.getpid(), number)))
@@ -251,7 +251,7 @@ def test_a_run_that_was_trained_to_its_end_is_only_loaded(tables, tmp_path):
 
 
 def test_damaged_checkpoints_are_passed_over(tables, tmp_path):
-    train(make_trainer(tables, tmp_path))
+    train(make_trainer(tables, tmp_path, save_steps=2))
     newest, older = tmp_path / "checkpoint-6", tmp_path / "checkpoint-4"
     assert last_checkpoint(tmp_path) == newest
     content = bytearray((newest / "model.safetensors").read_bytes())
@@ -264,20 +264,20 @@ def test_damaged_checkpoints_are_passed_over(tables, tmp_path):
 
 
 def test_training_goes_on_from_the_older_checkpoint(tables, tmp_path):
-    whole = train(make_trainer(tables, tmp_path / "whole", dropout=0.2))
-    trainer = make_trainer(tables, tmp_path / "damaged", dropout=0.2)
+    whole = train(make_trainer(tables, tmp_path / "whole", dropout=0.2, save_steps=2))
+    trainer = make_trainer(tables, tmp_path / "damaged", dropout=0.2, save_steps=2)
     trainer.add_callback(At(5, crash))
     with pytest.raises(Crash):
         train(trainer)
     (tmp_path / "damaged" / "checkpoint-4" / "optimizer.pt").write_bytes(b"half")
-    resumed = train(make_trainer(tables, tmp_path / "damaged", dropout=0.2))
+    resumed = train(make_trainer(tables, tmp_path / "damaged", dropout=0.2, save_steps=2))
     assert_same_weights(weights(resumed), weights(whole))
 
 
 def test_poscal_refreshes_its_table_ten_times_an_epoch(tables, tmp_path, monkeypatch):
     """80 rows in batches of 4: 20 steps an epoch, so every second step."""
     steps, seen = [], []
-    trainer = make_trainer(tables, tmp_path, "poscal", n_steps=41, save_steps=100)
+    trainer = make_trainer(tables, tmp_path, "poscal", n_steps=41)
 
     def noted(probs, labels, n_bins):
         steps.append(trainer.state.global_step)
@@ -337,7 +337,7 @@ def test_the_users_own_callbacks_and_schedule(tables, tmp_path):
 
 
 def test_training_learns(tables, tmp_path):
-    trainer = train(make_trainer(tables, tmp_path, n_steps=60, batch_size=8, save_steps=100, learning_rate=1e-2))
+    trainer = train(make_trainer(tables, tmp_path, n_steps=60, batch_size=8, learning_rate=1e-2))
     terms = np.array(history(trainer, "data_term")) + history(trainer, "noise_term")
     assert terms[-10:].mean() < terms[:10].mean()
     assert np.mean(history(trainer, "noise_accuracy")[-10:]) > 0.75
