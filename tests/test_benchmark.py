@@ -502,7 +502,7 @@ def no_data(monkeypatch):
 
     def of(n_train: int, hidden_size: int) -> None:
         def prepare(config, _):
-            return resolve(config, n_train, True, hidden_size), SimpleNamespace(splits={})
+            return resolve(config, n_train, hidden_size), SimpleNamespace(splits={})
 
         monkeypatch.setattr(pipeline, "prepare", prepare)
         monkeypatch.setattr(plan_module, "_looks", lambda config: [])

@@ -14,7 +14,6 @@ from ebmcal.config import (
     save_config,
 )
 from ebmcal.errors import EbmcalError
-from ebmcal.tasks import TASKS
 
 
 def error_of(**settings):
@@ -130,7 +129,7 @@ PUBLISHED = {  # METHOD.md's table: batch, lr, steps, warm-up, LM epochs
 @pytest.mark.parametrize("task", PUBLISHED)
 def test_a_whole_glue_task_has_the_published_settings(task):
     batch, rate, steps, warmup, lm_epochs = PUBLISHED[task]
-    config = resolve(RunConfig(task=task), n_train=8000, is_pair=TASKS[task].is_pair, hidden_size=768)
+    config = resolve(RunConfig(task=task), n_train=8000, hidden_size=768)
     assert (config.batch_size, config.learning_rate, config.steps, config.warmup_steps) == (batch, rate, steps, warmup)
     assert (config.noise_ratio, config.mask_ratio, config.energy_weight, config.top_k) == (8, 0.4, 1.0, 20)
     assert (config.noise_lm_learning_rate, config.noise_lm_batch_size) == (5e-6, 8)
@@ -151,7 +150,7 @@ SHORT = [
 
 @pytest.mark.parametrize("settings", SHORT)
 def test_other_runs_have_short_run_settings(settings):
-    config = resolve(load_config(None, settings), n_train=1000, is_pair=False, hidden_size=768)
+    config = resolve(load_config(None, settings), n_train=1000, hidden_size=768)
     assert (config.noise_ratio, config.batch_size, config.learning_rate) == (2, 16, 2e-5)
     assert config.energy_weight * config.noise_ratio == pytest.approx(SHORT_RUN_NOISE_WEIGHT)
     expected = settings.get("steps") or round(settings.get("epochs", 4) * 1000 / 16)
@@ -164,12 +163,12 @@ def test_other_runs_have_short_run_settings(settings):
 
 def test_the_balance_follows_the_noise_ratio():
     for ratio in (1, 2, 8):
-        config = resolve(RunConfig(noise_ratio=ratio), n_train=1000, is_pair=False, hidden_size=768)
+        config = resolve(RunConfig(noise_ratio=ratio), n_train=1000, hidden_size=768)
         assert config.energy_weight * ratio == pytest.approx(SHORT_RUN_NOISE_WEIGHT)
 
 
 def test_tiny_and_small_encoders_have_settings_of_their_own():
-    config = resolve(RunConfig(noise_lm="tiny"), n_train=5000, is_pair=False, hidden_size=384)
+    config = resolve(RunConfig(noise_lm="tiny"), n_train=5000, hidden_size=384)
     assert (config.noise_mode, config.mask_ratio, config.batch_size) == ("gaps", TINY_MASK_RATIO, 32)
     assert config.learning_rate == pytest.approx(5e-5)
 
@@ -180,22 +179,22 @@ def test_what_was_given_is_kept():
         "energy_weight": 0.7, "noise_mode": "plain", "noise_lm_batch_size": 2, "noise_lm_steps": 9,
         "noise_lm_learning_rate": 1e-2, "eval_steps": 2, "save_steps": 1,
     }  # fmt: skip
-    config = resolve(load_config(None, {"task": "rte", **given}), n_train=100, is_pair=True, hidden_size=768)
+    config = resolve(load_config(None, {"task": "rte", **given}), n_train=100, hidden_size=768)
     assert {name: getattr(config, name) for name in given} == given
 
 
 def test_nothing_is_left_open_and_resolving_again_changes_nothing():
     for settings in ({"task": "rte"}, *SHORT):
-        once = resolve(load_config(None, settings), n_train=1000, is_pair=True, hidden_size=768)
-        assert resolve(once, n_train=1000, is_pair=True, hidden_size=768) == once
+        once = resolve(load_config(None, settings), n_train=1000, hidden_size=768)
+        assert resolve(once, n_train=1000, hidden_size=768) == once
         for name in ("batch_size", "steps", "learning_rate", "noise_ratio", "energy_weight", "noise_lm_steps"):
             assert getattr(once, name) is not None
 
 
 def test_fewer_rows_than_a_batch():
     with pytest.raises(EbmcalError, match="There are 9 training rows and a batch has 16: take --batch-size 9 or less"):
-        resolve(RunConfig(), n_train=9, is_pair=False, hidden_size=768)
-    assert resolve(RunConfig(batch_size=9), n_train=9, is_pair=False, hidden_size=768).batch_size == 9
+        resolve(RunConfig(), n_train=9, hidden_size=768)
+    assert resolve(RunConfig(batch_size=9), n_train=9, hidden_size=768).batch_size == 9
 
 
 def test_a_saved_config_is_read_back(tmp_path):
@@ -210,9 +209,9 @@ def test_what_makes_another_run():
     assert differences(one, one.model_copy(update={"steps": 6})) == ["steps: there 5, now 6"]
     changed = {
         "methods": ["scalar"], "seeds": [4], "posthoc": [], "output": "x", "cache_dir": "y", "ood": {"a": "b"},
-        "keep_checkpoints": True, "data_dir": "z",
+        "keep_checkpoints": True, "data_dir": "z", "train": "t", "calibration": "c", "test": "u",
     }  # fmt: skip
-    assert set(changed) == FREE
+    assert set(changed) == FREE | BY_CONTENT
     assert differences(one, one.model_copy(update=changed)) == []
 
 

@@ -95,7 +95,8 @@ class RunConfig(BaseModel):
 
 
 #: Settings that may change between two calls on one run folder: they add cells or say where things are.
-FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "keep_checkpoints", "data_dir"}
+FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "keep_checkpoints"}
+BY_CONTENT = {"data_dir", "train", "calibration", "test"}  # a folder checks these by fingerprint, not by path
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
@@ -115,7 +116,7 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
     return config
 
 
-def resolve(config: RunConfig, n_train: int, is_pair: bool, hidden_size: int) -> RunConfig:
+def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
     """Fill in what was left open, from the task and the size of the data and the encoder."""
     task = find_task(config.task) if config.task else None
     published = _published(config, task)
@@ -161,7 +162,7 @@ def save_config(config: RunConfig) -> str:
 def differences(there: RunConfig, wanted: RunConfig) -> list[str]:
     """Settings that make `wanted` another run than `there`."""
     old, new = there.model_dump(mode="json"), wanted.model_dump(mode="json")
-    return [f"{k}: there {old[k]}, now {new[k]}" for k in new if k not in FREE and old[k] != new[k]]
+    return [f"{k}: there {old[k]}, now {new[k]}" for k in new if k not in FREE | BY_CONTENT and old[k] != new[k]]
 
 
 _SHORT = TrainingDefaults(batch_size=32, learning_rate=2e-5, steps=0, warmup_steps=0, noise_lm_epochs=4)

@@ -91,7 +91,7 @@ def prepare(config: RunConfig, reporter: Reporter) -> tuple[RunConfig, TaskData]
     if any(find_method(m).uses_noise for m in config.methods):
         check_language_model(config.noise_lm, config.trust_remote_code)
     data = load_data(source_of(config), cache_of(config))
-    resolved = resolve(config, len(data.splits["train"]), data.is_pair, getattr(encoder, "hidden_size", 768))
+    resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
     if find_mode(resolved.noise_mode).pairs_only and not data.is_pair:
         raise EbmcalError(
             f"The noise mode {resolved.noise_mode!r} rewrites one sentence of a pair; this task has single texts."
