@@ -4,6 +4,7 @@ import pytest
 import yaml
 
 from ebmcal.config import (
+    BY_CONTENT,
     FREE,
     SHORT_RUN_NOISE_WEIGHT,
     TINY_MASK_RATIO,
