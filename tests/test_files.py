@@ -8,7 +8,16 @@ import pytest
 
 from ebmcal import files
 from ebmcal.errors import EbmcalError
-from ebmcal.files import checksum, fingerprint, read_json, write_json, write_text, writing, writing_folder
+from ebmcal.files import (
+    checksum,
+    explaining_disk,
+    fingerprint,
+    read_json,
+    write_json,
+    write_text,
+    writing,
+    writing_folder,
+)
 
 
 def test_a_failed_write_keeps_the_old_file_and_leaves_nothing(tmp_path):
@@ -100,3 +109,14 @@ def test_checksums(tmp_path, monkeypatch):
     assert checksum(tmp_path / "a") == expected
     monkeypatch.delattr(hashlib, "file_digest", raising=False)  # Python 3.10
     assert checksum(tmp_path / "a") == expected
+
+
+@pytest.mark.parametrize(
+    "words", ["I/O error: No space left on device (os error 28)", "PytorchStreamWriter failed writing"]
+)
+def test_a_full_disk_is_told_whoever_writes(tmp_path, words):
+    told = pytest.raises(EbmcalError, match=r"Could not write .*model: No space left on device")
+    with told, explaining_disk(tmp_path / "model"):
+        raise RuntimeError(words)
+    with pytest.raises(RuntimeError, match="something else"), explaining_disk(tmp_path):
+        raise RuntimeError("something else")

@@ -4,6 +4,7 @@ Used by both halves. Nothing here knows what the files mean.
 """
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
@@ -14,6 +15,26 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError
+
+#: How libraries that write files themselves say that the disk is full.
+FULL_DISK = ("No space left on device", "PytorchStreamWriter failed writing")
+
+
+@contextlib.contextmanager
+def explaining_disk(path: str | Path) -> Iterator[None]:
+    """Turn errors of writing below `path`, of the system or of a library, into an `EbmcalError` that names it.
+
+    >>> with explaining_disk("/tmp/example.txt"):
+    ...     write_text("/tmp/example.txt", "whole")
+    """
+    try:
+        yield
+    except OSError as error:
+        raise _explained(Path(path), error) from error
+    except Exception as error:
+        if any(sign in str(error) for sign in FULL_DISK):
+            raise _explained(Path(path), OSError(errno.ENOSPC, FULL_DISK[0])) from error
+        raise
 
 
 @contextlib.contextmanager
@@ -35,13 +56,12 @@ def writing(path: str | Path) -> Iterator[Path]:
         raise _explained(path, error) from error
     aside = Path(name)
     try:
-        yield aside
-        os.chmod(aside, 0o666 & ~_umask())
-        _flush(aside)
-        os.replace(aside, path)
-        _flush(path.parent)
-    except OSError as error:
-        raise _explained(path, error) from error
+        with explaining_disk(path):
+            yield aside
+            os.chmod(aside, 0o666 & ~_umask())
+            _flush(aside)
+            os.replace(aside, path)
+            _flush(path.parent)
     finally:
         aside.unlink(missing_ok=True)
 
@@ -60,16 +80,15 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
     except OSError as error:
         raise _explained(path, error) from error
     try:
-        yield aside
-        os.chmod(aside, 0o777 & ~_umask())
-        for file in aside.rglob("*"):
-            _flush(file)
-        if path.exists():
-            shutil.rmtree(path)
-        os.replace(aside, path)
-        _flush(path.parent)
-    except OSError as error:
-        raise _explained(path, error) from error
+        with explaining_disk(path):
+            yield aside
+            os.chmod(aside, 0o777 & ~_umask())
+            for file in aside.rglob("*"):
+                _flush(file)
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(aside, path)
+            _flush(path.parent)
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

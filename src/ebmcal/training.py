@@ -8,6 +8,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
 from ebmcal.errors import EbmcalError, Interrupted
+from ebmcal.files import explaining_disk
 from ebmcal.models import quiet
 from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
@@ -75,7 +76,8 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
         advance(done)
         for callback in (Progress(_step_reporter(advance, done)), CompleteCheckpoints(), stopper):
             trainer.add_callback(callback)
-        trainer.train(resume_from_checkpoint=str(start) if start else None)
+        with explaining_disk(folder):
+            trainer.train(resume_from_checkpoint=str(start) if start else None)
         if stopper.stopped and trainer.state.global_step < total:
             raise Interrupted(
                 f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
