@@ -6,6 +6,7 @@ was folded into the weights is taken out of the energies again, so that they sta
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -48,17 +49,21 @@ def predict_file(
                 model, _tokens(model_dir, texts, Path(scratch)), labels=rows.labels, label_names=names, ids=rows.ids,
                 texts=texts, meta={"model": str(model_dir), "file": str(path)}, progress=advance,
             )  # fmt: skip
-    return _calibrated(model_dir, _unfolded(model_dir, predictions)) if calibrated else predictions
+    predictions = _unfolded(model_dir, predictions)
+    calibrator = attached(model_dir) if calibrated else None
+    return calibrator.apply(predictions) if calibrator else predictions
 
 
 def energies_of(model_dir: Path, texts: Sequence[Row]) -> np.ndarray:
     """Energies of texts, [n]: low = like the data the model was trained on."""
     with tempfile.TemporaryDirectory() as scratch:
-        return score(load(model_dir), _tokens(model_dir, texts, Path(scratch)))[1]
+        model = load(model_dir)
+        logits, energies = score(model, _tokens(model_dir, texts, Path(scratch)))
+        return _energies_before_folding(model_dir, model.energy, logits, energies)
 
 
 def load(model_dir: Path) -> EnergyClassifier:
-    """The model of a folder; a folder of a run's cell is taken as its model."""
+    """The model of a folder."""
     folder = Path(model_dir)
     if not folder.is_dir():
         raise EbmcalError(
@@ -74,17 +79,18 @@ def _tokens(model_dir: Path, texts: Sequence[Row], scratch: Path) -> TokenTable:
 
 
 def _unfolded(model_dir: Path, predictions: Predictions) -> Predictions:
+    """The same rows with the energies of the model as it was trained; says which temperature is in the logits."""
     temperature = folded_temperature(model_dir)
-    if temperature is None or predictions.meta["energy"] == "scalar":
+    if temperature is None:
         return predictions
+    kind, logits = predictions.meta["energy"], predictions.logits
+    energies = _energies_before_folding(model_dir, kind, logits, predictions.energies)
+    return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
+
+
+def _energies_before_folding(model_dir: Path, kind: str, logits: np.ndarray, energies: np.ndarray) -> np.ndarray:
+    temperature = folded_temperature(model_dir)
+    if temperature is None or kind not in ENERGIES:
+        return energies
     # hidden and sharp-hidden energies are functions of the logits before the temperature.
-    energies = ENERGIES[predictions.meta["energy"]](torch.from_numpy(predictions.logits * temperature)).numpy()
-    fields = {name: getattr(predictions, name) for name in predictions.__dataclass_fields__}
-    return Predictions(
-        **fields | {"energies": energies, "meta": predictions.meta | {"folded_temperature": temperature}}
-    )
-
-
-def _calibrated(model_dir: Path, predictions: Predictions) -> Predictions:
-    calibrator = None if "folded_temperature" in predictions.meta else attached(model_dir)
-    return calibrator.apply(predictions) if calibrator else predictions
+    return ENERGIES[kind](torch.from_numpy(logits * temperature)).numpy()

@@ -25,5 +25,7 @@ def predict(
             model, texts, text_column, text_pair_column, label_column, calibrated=not raw, reporter=Console()
         )
         predictions.write(output)
-    by = predictions.meta.get("calibrator")
-    typer.echo(f"{output}: {predictions.n_rows} rows, " + (f"calibrated by {by['name']}" if by else "not calibrated"))
+    by, folded = predictions.meta.get("calibrator"), predictions.meta.get("folded_temperature")
+    state = f"calibrated by {by['name']}" if by else "not calibrated"
+    state = f"T = {folded:.4g} is in the weights" if folded and not by else state
+    typer.echo(f"{output}: {predictions.n_rows} rows, {state}")
