@@ -12,7 +12,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.files import checksum
 from ebmcal.masking import Piece
 from ebmcal.noise_sampling import decode, fill, make_shard, show_hidden, show_masked, split_at
-from ebmcal.noise_store import MANIFEST, NoiseSettings, NoiseStore, sources_of
+from ebmcal.noise_store import JOURNAL, MANIFEST, NoiseSettings, NoiseStore, sources_of
 from ebmcal.progress import Reporter
 from ebmcal.sampling import Row
 from tiny_models import SENTENCES, make_noise_lm
@@ -147,7 +147,40 @@ def test_a_damaged_shard_is_made_again_the_same(lm, texts, tmp_path, damage):
     filled(tmp_path, texts, 30, lines)
     assert files(tmp_path) == before
     assert "shard-00001.parquet" in lines.lines[0]
-    assert list(json.loads((tmp_path / MANIFEST).read_text())["shards"]) == [str(i) for i in range(len(before))]
+    assert sorted(NoiseStore.open(tmp_path).shards) == list(range(len(before)))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "glued", "missing"])
+def test_a_damaged_journal_costs_only_the_shards_it_names(lm, texts, tmp_path, damage):
+    store = filled(tmp_path, texts, 30)
+    before, journal = files(tmp_path), tmp_path / JOURNAL
+    *others, last = journal.read_text().split("\n")
+    if damage == "cut":  # the process died while it wrote
+        journal.write_text("\n".join([*others, last[: len(last) // 2]]))
+    elif damage == "flipped":
+        journal.write_text("\n".join([*others, last.replace('"rows": ', '"rows": 1')]))
+    elif damage == "glued":
+        journal.write_bytes("\n".join([*others, last]).encode() + b"\xff\x00")
+    else:
+        journal.unlink()
+    known = NoiseStore.open(tmp_path).shards
+    assert len(known) == (0 if damage == "missing" else len(before) - 1)
+    assert all(store.shards[n] == entry for n, entry in known.items())
+    filled(tmp_path, texts, 30)
+    assert files(tmp_path) == before
+    assert NoiseStore.open(tmp_path).shards == store.shards
+
+
+def test_entering_a_shard_writes_one_line(lm, texts, tmp_path):
+    store = filled(tmp_path, texts, 30)
+    before = (tmp_path / JOURNAL).read_bytes()
+    manifest = (tmp_path / MANIFEST).read_bytes()
+    store.add(99, [], {"unfinished": 10})
+    after = (tmp_path / JOURNAL).read_bytes()
+    assert after.startswith(before)
+    assert after[len(before) :].count(b"\n") == 1
+    assert (tmp_path / MANIFEST).read_bytes() == manifest
+    assert list(NoiseStore.open(tmp_path).rows()) == list(store.rows())
 
 
 def test_nothing_is_done_twice(lm, texts, tmp_path, monkeypatch):
@@ -182,6 +215,7 @@ def test_folders_that_are_no_store(tmp_path):
         ("{", "not readable JSON"),
         ("[]", "not the manifest"),
         ('{"shards": {}}', "not the manifest"),
+        ('{"identity": {"format": 1}, "shards": {}}', r"format: there 1, wanted 2"),
     ):
         (tmp_path / MANIFEST).write_text(text)
         with pytest.raises(EbmcalError, match=message):

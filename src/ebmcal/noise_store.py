@@ -2,10 +2,12 @@
 
 A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
 sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
-or when. The manifest lists the finished shards with their checksums; a damaged or missing one is made again.
+or when. `manifest.json` says what the store is for; finished shards are entered in `shards.jsonl` with their checksums,
+one line each, so that entering one costs the same however many there are. What is damaged or missing is made again.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,10 +18,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebmcal.errors import EbmcalError
-from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
+from ebmcal.files import checksum, explaining_disk, fingerprint, read_json, write_json, write_text, writing
+from ebmcal.permutation import permute
 
 MANIFEST = "manifest.json"
-FORMAT = 1
+JOURNAL = "shards.jsonl"
+FORMAT = 2  # 1 kept the shards in the manifest, and drew their sources in another order
 
 COLUMNS = pa.schema(
     [
@@ -57,8 +61,9 @@ class NoiseSettings:
 class NoiseStore:
     """A folder of shards. `open` makes it, or refuses one that was made for something else."""
 
-    def __init__(self, folder: Path, manifest: dict[str, Any]) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.folder, self.identity = folder, identity
+        self.shards = _read_journal(folder / JOURNAL)  # number -> rows, identical, thrown_away, sha256
 
     @classmethod
     def open(cls, folder: Path, identity: dict[str, Any] | None = None) -> "NoiseStore":
@@ -67,17 +72,15 @@ class NoiseStore:
         if not path.exists():
             if identity is None:
                 raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make one with: ebmcal noise sample")
-            write_json(path, {"identity": identity, "shards": {}})
+            write_json(path, {"identity": identity})
         manifest = read_json(path)
-        if not isinstance(manifest, dict) or {"identity", "shards"} - manifest.keys():
+        there = manifest.get("identity") if isinstance(manifest, dict) else None
+        if not isinstance(there, dict):
             raise EbmcalError(f"{path} is not the manifest of a noise store. Delete the folder to have it made again.")
-        if identity is not None and manifest["identity"] != identity:
-            raise EbmcalError(_difference(folder, manifest["identity"], identity))
-        return cls(folder, manifest)
-
-    @property
-    def identity(self) -> dict[str, Any]:
-        return self.manifest["identity"]
+        wanted = identity or there | {"format": FORMAT}
+        if there != wanted:
+            raise EbmcalError(_difference(folder, there, wanted))
+        return cls(folder, there)
 
     @property
     def key(self) -> str:
@@ -88,30 +91,32 @@ class NoiseStore:
 
     def drop_damaged(self) -> list[str]:
         """Forget shards whose file is missing or does not have its checksum; returns their names."""
-        bad = [n for n, entry in self.manifest["shards"].items() if not _whole(self.shard_path(int(n)), entry)]
+        bad = [n for n, entry in self.shards.items() if not _whole(self.shard_path(n), entry)]
         for number in bad:
-            del self.manifest["shards"][number]
+            del self.shards[number]
         if bad:
-            write_json(self.folder / MANIFEST, self.manifest)
-        return [self.shard_path(int(n)).name for n in bad]
+            write_text(self.folder / JOURNAL, "".join(_line(n, entry) for n, entry in self.shards.items()))
+        return [self.shard_path(n).name for n in bad]
 
     def has(self, number: int) -> bool:
-        return str(number) in self.manifest["shards"]
+        return number in self.shards
 
     def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
-        """Write a shard and enter it in the manifest."""
+        """Write a shard and enter it in the journal."""
         schema = COLUMNS.with_metadata({"identity": json.dumps(self.identity)})
         with writing(self.shard_path(number)) as aside:
             pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside, compression="zstd")
-        self.manifest["shards"][str(number)] = {
+        entry = {
             "rows": len(rows),
             "identical": sum(r["identical"] for r in rows),
             "thrown_away": thrown_away,
             "sha256": checksum(self.shard_path(number)),
         }
-        ordered = dict(sorted(self.manifest["shards"].items(), key=lambda item: int(item[0])))
-        self.manifest["shards"] = ordered
-        write_json(self.folder / MANIFEST, self.manifest)
+        with explaining_disk(self.folder / JOURNAL), open(self.folder / JOURNAL, "a", encoding="utf-8") as journal:
+            journal.write(_line(number, entry))
+            journal.flush()
+            os.fsync(journal.fileno())
+        self.shards[number] = entry
 
     def next_shards(self, n_wanted: int) -> Iterator[int]:
         """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
@@ -119,7 +124,7 @@ class NoiseStore:
         while n_rows < n_wanted:
             if not self.has(number):
                 yield number
-            n_rows += self.manifest["shards"][str(number)]["rows"]
+            n_rows += self.shards[number]["rows"]
             number += 1
             if number > 20 and n_rows == 0:
                 raise EbmcalError(
@@ -130,26 +135,26 @@ class NoiseStore:
     def thrown_away(self) -> dict[str, int]:
         """Samples that were not kept, by reason."""
         totals: dict[str, int] = {}
-        for entry in self.manifest["shards"].values():
+        for entry in self.shards.values():
             for reason, n in entry["thrown_away"].items():
                 totals[reason] = totals.get(reason, 0) + n
         return totals
 
     def __len__(self) -> int:
-        return sum(entry["rows"] for entry in self.manifest["shards"].values())
+        return sum(entry["rows"] for entry in self.shards.values())
 
     @property
     def identical_share(self) -> float:
         """Share of texts that came out as their source."""
-        return sum(e["identical"] for e in self.manifest["shards"].values()) / max(1, len(self))
+        return sum(e["identical"] for e in self.shards.values()) / max(1, len(self))
 
     def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
         """The texts in shard order, the first `limit` of them: a store that grew later gives the same ones."""
         left = len(self) if limit is None else limit
-        for number in self.manifest["shards"]:
+        for number in sorted(self.shards):
             if left <= 0:
                 return
-            for row in self._read(int(number))[:left]:
+            for row in self._read(number)[:left]:
                 yield row
                 left -= 1
 
@@ -167,6 +172,24 @@ def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
 
 
+def _line(number: int, entry: dict[str, Any]) -> str:
+    """An entry of the journal. It begins with the line end, so that one that was cut off spoils no other."""
+    return f"\n{json.dumps([number, entry, fingerprint(number, entry)])}"
+
+
+def _read_journal(path: Path) -> dict[int, dict[str, Any]]:
+    """The finished shards; an entry that is cut off or altered is passed over, and its shard made again."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        try:
+            number, entry, seal = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if seal == fingerprint(number, entry):
+            found[number] = entry
+    return found
+
+
 def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> str:
     keys = [k for k in wanted if there.get(k) != wanted[k]]
     lines = "; ".join(f"{k}: there {there.get(k)}, wanted {wanted[k]}" for k in keys)
@@ -176,7 +199,7 @@ def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> 
 
 def sources_of(number: int, n_sources: int, settings: NoiseSettings) -> tuple[int, np.ndarray]:
     """The round and the source rows of a shard: each round goes through all sources in an order of its own."""
-    per_round = -(-n_sources // settings.sources_per_shard)
-    round_, part = divmod(number, per_round)
-    order = np.random.default_rng([settings.seed, 11, round_]).permutation(n_sources)
-    return round_, order[part * settings.sources_per_shard : (part + 1) * settings.sources_per_shard]
+    size = settings.sources_per_shard
+    round_, part = divmod(number, -(-n_sources // size))
+    places = np.arange(part * size, min((part + 1) * size, n_sources))
+    return round_, permute(places, n_sources, [settings.seed, 11, round_])
