@@ -16,7 +16,7 @@ from ebmcal.files import fingerprint, read_json
 from ebmcal.locks import locked
 from ebmcal.noise_fit import NoiseLmSettings, fit
 from ebmcal.noise_lm import CARD
-from ebmcal.noise_sampling import fill
+from ebmcal.noise_sampling import Engine, fill, here
 from ebmcal.noise_store import MANIFEST, NoiseSettings, NoiseStore
 from ebmcal.processes import n_processes
 from ebmcal.progress import Reporter
@@ -57,14 +57,14 @@ def fit_noise_lm(config: RunConfig, train: Texts, held_out: Texts, reporter: Rep
 
 def fill_noise_store(
     config: RunConfig, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
-    *, count: int | None = None, folder: Path | None = None,
+    *, count: int | None = None, folder: Path | None = None, engine: Engine = here,
 ) -> NoiseStore:  # fmt: skip
     """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
     identity = _identity(config, train, card, lm_folder.name)
     folder = folder or _store_folder(config, train, card, lm_folder.name)
     with _shared(folder, "noise", reporter):
         store = NoiseStore.open(folder, identity)
-        fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter)
+        fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter, engine)
     return store
 
 

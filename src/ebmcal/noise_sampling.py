@@ -1,6 +1,11 @@
-"""Filling a noise store: masks, samples and decodes one shard at a time. Anyone may make any shard."""
+"""Filling a noise store: masks, samples and decodes one shard at a time. Anyone may make any shard.
+
+An engine makes the shards that a store lacks: `here` in this process, `ebmcal.noise_ray` on a cluster.
+"""
 
 from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +20,25 @@ from ebmcal.progress import Reporter
 from ebmcal.sampling import Row, sample
 from ebmcal.training import uses_bf16
 
+#: The texts of a shard, and how many samples were thrown away for which reason.
+Shard = tuple[list[dict[str, Any]], dict[str, int]]
 
-def fill(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, reporter: Reporter) -> None:
+#: (store, folder of the noise LM, texts, texts wanted) -> shards with their numbers as they are finished, in any order.
+#: Each is in the store before the engine is asked for the next.
+Engine = Callable[[NoiseStore, Path, Texts, int], Iterator[tuple[int, Shard]]]
+
+
+def here(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int) -> Iterator[tuple[int, Shard]]:
+    """The engine that works in this process, one shard after the other."""
+    settings = store.settings
+    lm = load_for_sampling(lm_folder, settings)
+    for number in store.next_shards(n_wanted):
+        yield number, make_shard(lm, texts, number, settings)
+
+
+def fill(
+    store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, reporter: Reporter, engine: Engine = here
+) -> None:
     """Make the shards that are missing until the store has `n_wanted` texts."""
     damaged = store.drop_damaged()
     if damaged:
@@ -24,12 +46,9 @@ def fill(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, report
     if next(store.next_shards(n_wanted), None) is None:
         reporter.say(f"noise: {len(store)} texts are there already")
         return
-    settings = NoiseSettings(**store.identity["settings"])
-    lm = load_for_sampling(lm_folder, settings)
     with reporter.stage("noise", n_wanted) as advance:
         advance(min(len(store), n_wanted))
-        for number in store.next_shards(n_wanted):
-            rows, thrown_away = make_shard(lm, texts, number, settings)
+        for number, (rows, thrown_away) in engine(store, lm_folder, texts, n_wanted):
             store.add(number, rows, thrown_away)
             advance(len(rows))
     reporter.say(
@@ -46,29 +65,47 @@ def load_for_sampling(folder: Path, settings: NoiseSettings) -> NoiseLm:
     return lm
 
 
-def make_shard(
-    lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings
-) -> tuple[list[dict[str, Any]], dict[str, int]]:
-    """The texts of a shard, and how many samples were thrown away for which reason."""
-    round_, sources = sources_of(number, len(texts), settings)
-    originals = texts.rows(sources)
-    encoded = lm.encode(originals)
+@dataclass(frozen=True)
+class Sources:
+    """What a shard is written from: all that its maker needs besides the LM."""
+
+    round: int
+    positions: list[int]  # in the split; masks and random numbers are keyed by them
+    ids: list[int]
+    texts: list[tuple[str, str | None]]
+
+
+def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
+    """The sources of a shard."""
+    round_, positions = sources_of(number, len(texts), settings)
+    return Sources(round_, positions.tolist(), texts.ids[positions].tolist(), texts.rows(positions))
+
+
+def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
+    """A shard: a pure function of the LM, the texts, the number and the settings."""
+    return write_noise(lm, gather(texts, number, settings), settings)
+
+
+def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard:
+    """Mask the sources, have the LM write them anew, keep what is usable."""
+    encoded = lm.encode(sources.texts)
     usable = [i for i, ids in enumerate(encoded) if len(ids)]
-    masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, round_, sources[i]])) for i in usable]
+    keys = [[sources.round, position] for position in sources.positions]
+    masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, *keys[i]])) for i in usable]
     layouts = [lm.lay_out(encoded[i], masked) for i, masked in zip(usable, masks, strict=True)]
     uniforms = [
-        [_uniforms(settings, round_, sources[i], k, len(encoded[i])) for k in range(settings.samples_per_mask)]
+        [_uniforms([settings.seed, 17, *keys[i], k], len(encoded[i])) for k in range(settings.samples_per_mask)]
         for i in usable
     ]
     written = sample(lm, layouts, uniforms, top_k=settings.top_k)
     rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
     for i, masked, samples in zip(usable, masks, written, strict=True):
         origin = {
-            "source_id": int(texts.ids[sources[i]]), "round": round_,
+            "source_id": sources.ids[i], "round": sources.round,
             "masked": show_masked(lm, encoded[i], masked), "hidden": show_hidden(lm, encoded[i], masked),
         }  # fmt: skip
         for k, row in enumerate(samples):
-            text, reason = decode(lm, row, is_pair=originals[i][1] is not None)
+            text, reason = decode(lm, row, is_pair=sources.texts[i][1] is not None)
             if reason:
                 thrown_away[reason] += 1
                 continue
@@ -128,7 +165,6 @@ def _name(markers: Markers, tokenizer: Any, run: tuple[list[int], bool]) -> str:
     return f" {Markers.NAMES[0]}" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _uniforms(settings: NoiseSettings, round_: int, source: int, sample_number: int, length: int) -> np.ndarray:
-    """The random numbers of a sample; their number bounds its length."""
-    key = [settings.seed, 17, round_, int(source), sample_number]
+def _uniforms(key: list[int], length: int) -> np.ndarray:
+    """The random numbers of a sample of a text of this length; their number bounds the sample's."""
     return np.random.default_rng(key).random(2 * length + 16)

@@ -83,6 +83,10 @@ class NoiseStore:
         return cls(folder, there)
 
     @property
+    def settings(self) -> NoiseSettings:
+        return NoiseSettings(**self.identity["settings"])
+
+    @property
     def key(self) -> str:
         return fingerprint("noise", self.identity)
 
@@ -123,14 +127,35 @@ class NoiseStore:
         number, n_rows = 0, 0
         while n_rows < n_wanted:
             if not self.has(number):
+                self.check_usable()
                 yield number
             n_rows += self.shards[number]["rows"]
             number += 1
-            if number > 20 and n_rows == 0:
-                raise EbmcalError(
-                    f"The noise LM wrote {number} shards without one usable text (thrown away: {self.thrown_away()}). "
-                    "Train it longer, or use --noise-mode gaps."
-                )
+
+    def check_usable(self) -> None:
+        """Raise when so many shards came out empty that more will."""
+        if len(self.shards) > 20 and len(self) == 0:
+            raise EbmcalError(
+                f"The noise LM wrote {len(self.shards)} shards without one usable text (thrown away: "
+                f"{self.thrown_away()}). Train it longer, or use --noise-mode gaps."
+            )
+
+    def likely_shards(self, n_wanted: int, limit: int) -> list[int]:
+        """Missing shards that will be needed for `n_wanted` texts, at most `limit`, for making them side by side.
+
+        Unknown shards count as full until some are known, then as a tenth more than the mean: rather too few, and then
+        asked again, than too many. A shard too many does no harm: a reader takes the first texts.
+        """
+        full = self.settings.sources_per_shard * self.settings.samples_per_mask
+        expected = min(full, 1.1 * len(self) / len(self.shards)) if self.shards else full
+        missing: list[int] = []
+        number, n_rows = 0, 0.0
+        while n_rows < n_wanted and len(missing) < limit:
+            known = self.shards.get(number)
+            n_rows += known["rows"] if known else max(1, expected)
+            missing += [] if known else [number]
+            number += 1
+        return missing
 
     def thrown_away(self) -> dict[str, int]:
         """Samples that were not kept, by reason."""

@@ -5,12 +5,15 @@
 
 import inspect
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
+
+if TYPE_CHECKING:
+    from ebmcal.noise_sampling import Engine
 
 
 def fit_config(config: RunConfig) -> None:
@@ -25,8 +28,12 @@ def fit_config(config: RunConfig) -> None:
     typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
 
 
-def sample_config(config: RunConfig, count: int | None, store: Path | None) -> None:
+def sample_config(
+    config: RunConfig, count: int | None, store: Path | None, engine: str | None, ray_address: str | None,
+    ray_workers: int | None,
+) -> None:  # fmt: skip
     """Write noise; prints where it is."""
+    chosen = _engine(engine or "here", ray_address, ray_workers)
     from ebmcal.noise import fill_noise_store, fit_noise_lm
     from ebmcal.pipeline import prepare
     from ebmcal.progress import Console
@@ -35,8 +42,24 @@ def sample_config(config: RunConfig, count: int | None, store: Path | None) -> N
     resolved, data = prepare(config, reporter)
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(resolved, train, data.splits["calibration"], reporter)
-    filled = fill_noise_store(resolved, train, lm_folder, card, reporter, count=count, folder=store)
+    filled = fill_noise_store(resolved, train, lm_folder, card, reporter, count=count, folder=store, engine=chosen)
     typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
+
+
+def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
+    """The engine of that name; what it lacks is told before any work starts."""
+    from ebmcal.errors import EbmcalError, require_extra, unknown_name
+    from ebmcal.noise_ray import RayEngine
+    from ebmcal.noise_sampling import here
+
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    if name == "here":
+        if ray_address or ray_workers:
+            raise EbmcalError("--ray-address and --ray-workers are for --engine ray; add it, or leave them out.")
+        return here
+    require_extra("ray", "ray")
+    return RayEngine(ray_address, ray_workers)
 
 
 def _parameter(name: str, annotation: object) -> inspect.Parameter:
@@ -46,8 +69,26 @@ def _parameter(name: str, annotation: object) -> inspect.Parameter:
 COUNT = Annotated[int | None, typer.Option(min=1, help="Texts to write; by default what a training needs.")]
 STORE = Annotated[Path | None, typer.Option(help="Folder of the store; by default in the cache, found by `run`.")]
 
+ENGINE = Annotated[
+    str | None, typer.Option(help="here (this process) or ray (Ray Data, many processes). [default: here]")
+]
+ADDRESS = Annotated[str | None, typer.Option(help="A running Ray cluster, HOST:PORT; by default one on this machine.")]
+WORKERS = Annotated[
+    int | None, typer.Option(min=1, help="Ray workers, of one thread each; by default one for each CPU.")
+]
+ENGINES = ("here", "ray")
+
 fit = with_config(fit_config)
-sample = with_config(sample_config, [_parameter("count", COUNT), _parameter("store", STORE)])
+sample = with_config(
+    sample_config,
+    [
+        _parameter("count", COUNT),
+        _parameter("store", STORE),
+        _parameter("engine", ENGINE),
+        _parameter("ray_address", ADDRESS),
+        _parameter("ray_workers", WORKERS),
+    ],
+)
 
 
 def show(
