@@ -194,7 +194,7 @@ def _problems(config: RunConfig) -> list[str]:
         elif len(set(values)) < len(values):
             problems.append(f"{name} has a repeated entry: {', '.join(map(str, values))}.")
     if any(seed < 0 for seed in config.seeds):
-        problems.append("seeds must be 0 or more.")
+        problems.append(f"seeds must be 0 or more; {', '.join(map(str, config.seeds))} came.")
     if config.output and config.output.exists() and not config.output.is_dir():
         problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:

@@ -54,17 +54,17 @@ run --steps many | --steps | 'many'
 run --steps 2.5 | --steps | '2.5'
 run --learning-rate fast | --learning-rate | 'fast'
 tasks mnlii | 'mnlii' | mnli
-tasks sts-b | sts-b
+tasks sts-b | STS-B | regression
 tasks rte sst2 | sst2
 demo --seed one | --seed | 'one'
 demo --seed -1 --output out | -1
 demo --output inputs/reviews.csv | inputs/reviews.csv
-evaluate | FILES
-predict | MODEL
-report | RUN
+evaluate | files
+predict | 'model'
+report | 'run'
 report done --format pdf | 'pdf'
-benchmark | CONFIG
-calibrate | MODEL_DIR
+benchmark | 'config'
+calibrate | model
 """
 
 SETTINGS = """
@@ -320,7 +320,7 @@ def refuse(ground: Ground, folder: Path, bad: BadInput) -> Case:
     problems += [f"{word!r} is not named" for word in bad.words if word not in said and word not in ended.said]
     made = sorted(_there(folder) - before)
     problems += [f"left {', '.join(made)}"] if made else []
-    for name in made:
+    for name in (name for name in made if (folder / name).exists()):
         shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     problem = {"problem": "; ".join(problems), "said": ended.said[-1500:]} if problems else {"said": said[-400:]}
     return {"part": "inputs", "key": bad.key, "ok": not problems, "code": ended.code} | problem

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
@@ -51,10 +52,22 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+class Commands(TyperGroup):
+    """The commands; a flag with a value of the wrong type is refused with the value."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            came = getattr(error.__cause__, "errors", list)()  # of pydantic, which some versions of typer check with
+            error.message += f"; {came[0]['input']!r} came" if came else ""
+            raise
+
+
 def build_app(wanted: str | None = None) -> typer.Typer:
     """The app with the `wanted` command imported and the others as stubs that only have their help."""
     options = {"no_args_is_help": True, "rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
-    app = typer.Typer(name="ebmcal", help="Text classifiers whose probabilities can be trusted.", **options)
+    app = typer.Typer(name="ebmcal", cls=Commands, help="Text classifiers whose probabilities can be trusted.", **options)
     groups: dict[str, typer.Typer] = {}
     for name, command in COMMANDS.items():
         group, _, leaf = name.rpartition(" ")
