@@ -9,10 +9,16 @@ import pytest
 from ebmcal import files
 from ebmcal.errors import EbmcalError
 from ebmcal.files import (
+    SEAL,
     checksum,
+    damage,
     explaining_disk,
     fingerprint,
+    inside,
+    is_whole,
     read_json,
+    reseal,
+    sweep,
     write_json,
     write_text,
     writing,
@@ -56,7 +62,7 @@ def test_a_folder_is_whole_or_absent(tmp_path):
         (aside / "sub" / "weights").write_text("one")
     with writing_folder(tmp_path / "model") as aside:
         (aside / "weights").write_text("two")
-    assert [p.name for p in (tmp_path / "model").rglob("*")] == ["weights"]
+    assert {p.name for p in (tmp_path / "model").rglob("*")} == {"weights", SEAL}
     assert [p.name for p in tmp_path.iterdir()] == ["model"]
 
 
@@ -100,6 +106,72 @@ def test_fingerprints_depend_on_content_and_not_on_key_order():
     assert (
         len({fingerprint("a", "b"), fingerprint("ab"), fingerprint(["a", "b"]), fingerprint(1), fingerprint("1")}) == 5
     )
+
+
+@pytest.fixture
+def sealed(tmp_path):
+    with writing_folder(tmp_path / "model") as aside:
+        (aside / "sub").mkdir()
+        (aside / "sub" / "a").write_text("one")
+        (aside / "b").write_text("two")
+    assert damage(tmp_path / "model") == []
+    return tmp_path / "model"
+
+
+def test_a_seal_tells_what_changed_and_what_is_missing_and_allows_more(sealed):
+    (sealed / "calibrator.json").write_text("{}")
+    assert damage(sealed) == []
+    (sealed / "sub" / "a").write_text("onE")
+    (sealed / "b").unlink()
+    assert damage(sealed) == ["b is missing", "sub/a changed"]
+    lines = []
+    assert not is_whole(sealed, "the model", lines.append)
+    assert lines == ["the model is damaged (b is missing, sub/a changed): made again"]
+    assert not is_whole(sealed / "absent", "the model", lines.append)
+    assert len(lines) == 1
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"b": 1, "c": {}}', '{"../../x": "y"}'])
+def test_a_folder_whose_seal_is_damaged_is_not_whole(sealed, text):
+    (sealed / SEAL).unlink() if text is None else (sealed / SEAL).write_text(text)
+    assert damage(sealed)
+
+
+def test_a_change_that_was_meant_is_entered(sealed):
+    (sealed / "b").write_text("three")
+    reseal(sealed / "b")
+    (sealed / "c").write_text("new")
+    reseal(sealed / "c")
+    assert damage(sealed) == []
+    (sealed / "c").write_text("newer")
+    assert damage(sealed) == ["c changed"]
+
+
+def test_json_with_a_checksum_cannot_be_altered_unseen(tmp_path):
+    path, value = tmp_path / "a.json", {"rows": 12, "names": ["ä"]}
+    write_json(path, value, checked=True)
+    assert read_json(path) == value
+    path.write_text(path.read_text().replace("12", "13"))
+    with pytest.raises(EbmcalError, match=r"a.json is damaged"):
+        read_json(path)
+
+
+def test_names_from_files_stay_inside_their_folder(tmp_path):
+    assert inside(tmp_path, "a/b") == tmp_path / "a" / "b"
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "link").symlink_to(tmp_path)
+    for name in ("../x", "a/../../x", "/etc/passwd", "link/x"):
+        with pytest.raises(EbmcalError, match="leaves the folder"):
+            inside(tmp_path / "run", name)
+
+
+def test_what_a_killed_process_left_is_swept(tmp_path):
+    (tmp_path / "sub" / ".model.x.part").mkdir(parents=True)
+    (tmp_path / "sub" / ".model.x.part" / "weights").write_text("half")
+    (tmp_path / ".a.json.y.part").write_text("half")
+    (tmp_path / "a.part").write_text("of the user")
+    sweep(tmp_path)
+    assert {p.name for p in tmp_path.rglob("*")} == {"sub", "a.part"}
 
 
 def test_checksums(tmp_path, monkeypatch):

@@ -14,9 +14,9 @@ import yaml
 from transformers import pipeline as hf_pipeline
 
 from ebmcal import pipeline, results
-from ebmcal.cells import SUMS
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
+from ebmcal.files import SEAL
 from ebmcal.locks import locked
 from ebmcal.noise import make_noise
 from ebmcal.pipeline import prepare, read_document, run
@@ -100,8 +100,9 @@ def finished(files, encoder_folder, tmp_path_factory):
 
 def times(root):
     """When each file of a run or a cache was last written; what is written at every call aside."""
-    always = {"metrics.json", "report.html", "config.yaml", "noise_examples.json", ".lock"}
-    return {p: p.stat().st_mtime_ns for p in root.rglob("*") if p.is_file() and p.name not in always}
+    always = {"metrics.json", "report.html", "config.yaml", "fingerprints.json", "noise_examples.json", ".lock"}
+    files = [p for p in root.rglob("*") if p.is_file() and p.name not in always]
+    return {p: p.stat().st_mtime_ns for p in files if not (p.parent / "config.yaml").exists()}
 
 
 def test_a_run_leaves_what_the_layout_says(finished):
@@ -241,7 +242,8 @@ def test_damaged_predictions_are_made_again_and_the_model_is_not(copied, files, 
     run(settings(files, encoder_folder, copied.root.parent), Reporter())
     assert victim.read_bytes() == expected
     assert (copied.model(HIDDEN) / "model.safetensors").stat().st_mtime_ns == weights
-    assert set(json.loads((victim.parent / SUMS).read_text())) == {"train", "calibration", "test", "noise"}
+    sums = json.loads((victim.parent / SEAL).read_text())
+    assert set(sums) == {f"{split}.parquet" for split in ("train", "calibration", "test", "noise")}
 
 
 def test_a_run_is_repeatable_to_the_bit(copied, files, encoder_folder, no_report, tmp_path_factory):
@@ -275,8 +277,8 @@ def test_a_folder_of_another_config_is_refused(copied, files, encoder_folder):
         run(settings(files, encoder_folder, copied.root.parent, steps=7), Reporter())
     assert times(copied.root) == before
     copied.config.write_text("[")
-    with pytest.raises(EbmcalError, match=r"config\.yaml is damaged"):
-        run(settings(files, encoder_folder, copied.root.parent), Reporter())
+    with pytest.raises(EbmcalError, match=r"belongs to another config \(its config\.yaml is lost or damaged\)"):
+        run(settings(files, encoder_folder, copied.root.parent, steps=7), Reporter())
 
 
 def test_data_that_changed_under_a_run_is_refused(copied, encoder_folder, tmp_path_factory):

@@ -2,12 +2,15 @@
 
 import os
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from ebmcal.config import RunConfig
 from ebmcal.data import Texts
-from ebmcal.files import fingerprint
+from ebmcal.files import fingerprint, is_whole
+from ebmcal.locks import locked
 from ebmcal.models import load_tokenizer
+from ebmcal.progress import Reporter
 from ebmcal.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
 
 
@@ -25,15 +28,23 @@ def cache_of(config: RunConfig) -> Path:
     return cache_dir(config.cache_dir)
 
 
-def tokens_of(texts: Texts, config: RunConfig) -> TokenTable:
+def tokens_of(texts: Texts, config: RunConfig, reporter: Reporter) -> TokenTable:
     """The texts of a split as tokens of the encoder, from the cache if they are there."""
     rows = (row for batch in texts.batches() for row in batch)
-    return tokens_from(rows, texts.fingerprint, config)
+    return tokens_from(rows, texts.fingerprint, config, reporter)
 
 
-def tokens_from(rows: Iterable[Row], key: str, config: RunConfig) -> TokenTable:
+def tokens_from(rows: Iterable[Row], key: str, config: RunConfig, reporter: Reporter) -> TokenTable:
     """Rows as tokens of the encoder, under the key of their contents."""
     tokenizer = load_tokenizer(config.encoder, config.trust_remote_code)
     name = fingerprint("tokens", key, tokenizer_fingerprint(tokenizer), config.max_length)
     folder = cache_of(config) / "tokens" / name
-    return TokenTable.open(folder) or tokenize(rows, tokenizer, config.max_length, folder)
+    with made_once(folder, "tokens", reporter):
+        there = TokenTable.open(folder) if is_whole(folder, f"token table {name}", reporter.say) else None
+        return there or tokenize(rows, tokenizer, config.max_length, folder)
+
+
+def made_once(folder: Path, what: str, reporter: Reporter) -> AbstractContextManager[None]:
+    """The lock of a folder that runs share: a second run waits and then finds it made."""
+    place = folder.with_name(folder.name + ".lock")
+    return locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it"))

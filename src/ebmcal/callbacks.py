@@ -13,10 +13,9 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ebmcal.files import checksum, read_json, write_json
+from ebmcal.files import damage, seal
 from ebmcal.methods import Settings
 
-COMPLETE = "complete.json"
 FREQUENCIES = "label_frequencies.safetensors"
 
 
@@ -36,23 +35,33 @@ class CompleteCheckpoints(TrainerCallback):
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if state.is_world_process_zero:
             folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            sums = {p.name: checksum(p) for p in sorted(folder.iterdir()) if p.is_file() and p.name != COMPLETE}
-            write_json(folder / COMPLETE, sums)
+            seal(folder)
 
 
-def last_checkpoint(folder: Path) -> Path | None:
-    """The newest checkpoint whose files are all whole, or None."""
-    found = sorted(folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*"), key=lambda p: int(p.name.rsplit("-", 1)[1]), reverse=True)
-    return next((p for p in found if is_whole(p)), None)
+def checkpoints(folder: Path) -> list[Path]:
+    """The checkpoints of a training, whole or not, oldest first."""
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if step_of(p) is not None]
+    return sorted(found, key=step_of)
 
 
-def is_whole(checkpoint: Path) -> bool:
-    """Whether every file of a checkpoint has the checksum that was written when it was complete."""
-    try:
-        sums = read_json(checkpoint / COMPLETE)
-        return all(checksum(checkpoint / name) == digest for name, digest in sums.items())
-    except Exception:  # unreadable in whatever way: not whole
-        return False
+def step_of(checkpoint: Path) -> int | None:
+    """The step after which a checkpoint was written.
+
+    >>> step_of(Path("checkpoint-12")), step_of(Path("checkpoint-../x"))
+    (12, None)
+    """
+    number = checkpoint.name.rpartition("-")[2]
+    return int(number) if number.isdecimal() else None
+
+
+def last_checkpoint(folder: Path, say: Callable[[str], None] = lambda line: None) -> Path | None:
+    """The newest checkpoint whose files are all whole, or None; those that are passed over are said."""
+    for checkpoint in reversed(checkpoints(folder)):
+        wrong = damage(checkpoint)
+        if not wrong:
+            return checkpoint
+        say(f"{checkpoint.name} is damaged or was cut off ({', '.join(wrong)}): not used")
+    return None
 
 
 class StopOnSignal(TrainerCallback):

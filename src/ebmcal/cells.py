@@ -1,6 +1,6 @@
 """One cell of a run: a method and a seed, trained, saved and run on every split. What is done is not done again.
 
-The model folder appears whole or not at all; predictions are recorded with their checksums and made again when damaged.
+The model folder appears whole or not at all; model and predictions have checksums, and what is damaged is made again.
 """
 
 import json
@@ -8,24 +8,26 @@ import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 from transformers import set_seed
 
+from ebmcal.cache import tokens_of
+from ebmcal.calibrators.storage import FILE_NAME, FOLDED_NAME
 from ebmcal.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.config import RunConfig
 from ebmcal.data import TaskData, Texts
-from ebmcal.files import checksum, fingerprint, read_json, write_json, write_text, writing_folder
+from ebmcal.files import SEAL, checksum, damage, is_whole, read_json, reseal, write_text, writing_folder
 from ebmcal.methods import Method, Settings, find_method
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
 from ebmcal.models import load_encoder, load_tokenizer, quiet
 from ebmcal.plan import Collator, TrainingPlan
 from ebmcal.predict import predict, score
+from ebmcal.processes import is_main_process
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.tokens import TokenTable, tokenize
+from ebmcal.tokens import TokenTable
 from ebmcal.trainer import JointTrainer
 from ebmcal.training import run as train_to_the_end
 from ebmcal.training import training_arguments
@@ -33,7 +35,8 @@ from ebmcal.training import training_arguments
 #: Test rows that are scored while training, for the curves.
 WATCHED_ROWS = 1000
 
-SUMS = "checksums.json"
+#: The curve of a training, in its model folder; `history/` has a copy.
+HISTORY = "training_history.jsonl"
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     ensure_trained(folder, cell, work, reporter)
     wanted = _wanted_splits(work)
     missing = [split for split in wanted if not is_predicted(folder, cell, split)]
+    for split in (s for s in missing if folder.predictions(cell, s).exists()):
+        reporter.say(f"{cell.name}: {split}.parquet is damaged: predicted again")
     if missing:
         model = EnergyClassifier.from_pretrained(model_folder)
         for split in missing:
@@ -62,9 +67,19 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
 
 
 def ensure_trained(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
-    """Train a cell unless its model is there."""
-    if not is_trained(folder, cell):
+    """Train a cell unless its model is there, whole."""
+    there = is_whole(folder.model(cell), f"{cell.name}: the model", reporter.say)
+    if not there:
         train_cell(folder, cell, work, reporter)
+    if is_main_process():
+        _copy_history(folder, cell, reporter if there else Reporter())
+
+
+def _copy_history(folder: RunFolder, cell: Cell, reporter: Reporter) -> None:
+    wanted, place = (folder.model(cell) / HISTORY).read_text(encoding="utf-8"), folder.history(cell)
+    if not place.exists() or place.read_bytes() != wanted.encode():
+        reporter.say(f"{cell.name}: {place.name} is missing or damaged: written again")
+        write_text(place, wanted)
 
 
 def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
@@ -79,7 +94,7 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
     train_to_the_end(trainer, cell.name, reporter)
     facts = _facts(trainer, time.monotonic() - start)
     if trainer.is_world_process_zero():
-        _save(folder, cell, model, trainer, facts, work)
+        _save(folder, cell, model, trainer, facts, work, reporter)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -154,20 +169,29 @@ def _facts(trainer: JointTrainer, seconds: float) -> dict[str, Any]:
 
 
 def _save(
-    folder: RunFolder, cell: Cell, model: EnergyClassifier, trainer: JointTrainer, facts: dict[str, Any], work: CellWork
-) -> None:
+    folder: RunFolder, cell: Cell, model: EnergyClassifier, trainer: JointTrainer, facts: dict[str, Any],
+    work: CellWork, reporter: Reporter,
+) -> None:  # fmt: skip
     lines = [json.dumps(line) for line in trainer.state.log_history if "loss" in line or "eval_accuracy" in line]
-    write_text(folder.history(cell), "\n".join(lines) + "\n")
     card = {
         "method": cell.method,
         "seed": cell.seed,
         "task": work.data.task_name,
         "max_length": work.config.max_length,
+        "data": {name: split.fingerprint for name, split in work.data.splits.items()},
         "training": facts,
     }
-    with quiet(), writing_folder(folder.model(cell)) as aside:
+    place = folder.model(cell)
+    calibrator, folded = ((place / name) for name in (FILE_NAME, FOLDED_NAME))
+    kept = calibrator.read_text(encoding="utf-8") if calibrator.exists() else None
+    if folded.exists():
+        reporter.say(f"{cell.name}: the temperature that was folded in is not in the new weights: fold it again")
+    with quiet(), writing_folder(place) as aside:
         model.save_pretrained(aside, card)
+        write_text(aside / HISTORY, "\n".join(lines) + "\n")
         load_tokenizer(work.config.encoder, work.config.trust_remote_code).save_pretrained(aside)
+    if kept is not None:
+        write_text(calibrator, kept)
     if not work.config.keep_checkpoints:
         for checkpoint in folder.checkpoints(cell).glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
@@ -181,7 +205,7 @@ def _wanted_splits(work: CellWork) -> list[str]:
 def _predict_split(
     folder: RunFolder, cell: Cell, split: str, model: EnergyClassifier, work: CellWork, reporter: Reporter
 ) -> None:
-    table, chosen, labels, ids, texts = _inputs(folder, split, work)
+    table, chosen, labels, ids, texts = _inputs(split, work, reporter)
     meta = {"task": work.data.task_name, "method": cell.method, "seed": cell.seed, "split": split}
     with reporter.stage(f"{cell.name} on {split}", len(texts)) as advance:
         predictions = predict(
@@ -190,13 +214,11 @@ def _predict_split(
         )  # fmt: skip
     path = folder.predictions(cell, split)
     predictions.write(path)
-    sums_file = path.parent / SUMS
-    sums = read_json(sums_file) if sums_file.exists() else {}
-    write_json(sums_file, sums | {split: checksum(path)})
+    reseal(path)
 
 
 def _inputs(
-    folder: RunFolder, split: str, work: CellWork
+    split: str, work: CellWork, reporter: Reporter
 ) -> tuple[TokenTable, Any, np.ndarray, Sequence[Any], list[Any]]:
     """Tokens and which of them, labels, ids and texts of a split."""
     if split == "noise":
@@ -204,7 +226,7 @@ def _inputs(
         chosen = np.arange(len(texts))  # the first texts of the noise
         return work.noise, chosen, np.full(len(texts), -1), chosen, texts
     rows = work.data.splits[split] if split in work.data.splits else work.extra[split.removeprefix("ood_")]
-    table = work.tables[split] if split in work.tables else _other_tokens(folder, rows, work.config)
+    table = work.tables[split] if split in work.tables else tokens_of(rows, work.config, reporter)
     chosen = _train_rows(work) if split == "train" else np.arange(len(rows))
     rows = rows.take(chosen)
     return table, chosen, rows.labels, rows.ids, rows.texts()
@@ -216,23 +238,15 @@ def _train_rows(work: CellWork) -> np.ndarray:
     return np.arange(n) if n <= limit else np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
 
 
-def _other_tokens(folder: RunFolder, texts: Texts, config: RunConfig) -> TokenTable:
-    tokenizer = load_tokenizer(config.encoder, config.trust_remote_code)
-    place = Path(folder.root) / "tokens" / fingerprint(texts.fingerprint)
-    return TokenTable.open(place) or tokenize(
-        (r for b in texts.batches() for r in b), tokenizer, config.max_length, place
-    )
-
-
 def is_trained(folder: RunFolder, cell: Cell) -> bool:
-    """Whether the model of a cell is there."""
-    return (folder.model(cell) / CARD_FILE).exists()
+    """Whether the model of a cell is there, whole."""
+    return (folder.model(cell) / CARD_FILE).exists() and not damage(folder.model(cell))
 
 
 def is_predicted(folder: RunFolder, cell: Cell, split: str) -> bool:
     """Whether the predictions of a cell on a split are there and whole."""
     path = folder.predictions(cell, split)
     try:
-        return checksum(path) == read_json(path.parent / SUMS)[split]
+        return checksum(path) == read_json(path.parent / SEAL)[path.name]
     except Exception:  # absent or damaged: made again
         return False

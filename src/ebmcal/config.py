@@ -161,8 +161,13 @@ def save_config(config: RunConfig) -> str:
 
 def differences(there: RunConfig, wanted: RunConfig) -> list[str]:
     """Settings that make `wanted` another run than `there`."""
-    old, new = there.model_dump(mode="json"), wanted.model_dump(mode="json")
-    return [f"{k}: there {old[k]}, now {new[k]}" for k in new if k not in FREE | BY_CONTENT and old[k] != new[k]]
+    old, new = fixed_settings(there), fixed_settings(wanted)
+    return [f"{k}: there {old[k]}, now {new[k]}" for k in new if old[k] != new[k]]
+
+
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that may not change between two calls on one run folder."""
+    return {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE | BY_CONTENT}
 
 
 _SHORT = TrainingDefaults(batch_size=32, learning_rate=2e-5, steps=0, warmup_steps=0, noise_lm_epochs=4)

@@ -1,4 +1,7 @@
-"""Files that are whole or absent: written aside, flushed, renamed; and fingerprints of what they hold.
+"""Files that are whole or absent: written aside, flushed, renamed; checksums that tell later damage; fingerprints.
+
+A folder is sealed by `checksums.json`, the SHA-256 of each of its files; `damage` says which of them are not as they
+were. Files that were added do not count: a user may keep things beside ours.
 
 Used by both halves. Nothing here knows what the files mean.
 """
@@ -10,7 +13,7 @@ import json
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +21,11 @@ from ebmcal.errors import EbmcalError
 
 #: How libraries that write files themselves say that the disk is full.
 FULL_DISK = ("No space left on device", "PytorchStreamWriter failed writing")
+
+SEAL = "checksums.json"
+
+#: In a JSON object that was written with `checked`.
+CHECK = "checksum_of_the_rest"
 
 
 @contextlib.contextmanager
@@ -68,7 +76,7 @@ def writing(path: str | Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def writing_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a new folder beside `path`; on success its files are flushed and it takes the place of `path`.
+    """Yield a new folder beside `path`; on success it is sealed, flushed and takes the place of `path`.
 
     >>> with writing_folder("/tmp/example-folder") as aside:
     ...     _ = (aside / "a.txt").write_text("whole")
@@ -83,6 +91,7 @@ def writing_folder(path: str | Path) -> Iterator[Path]:
         with explaining_disk(path):
             yield aside
             os.chmod(aside, 0o777 & ~_umask())
+            seal(aside)
             for file in aside.rglob("*"):
                 _flush(file)
             if path.exists():
@@ -99,19 +108,23 @@ def write_text(path: str | Path, text: str) -> None:
         aside.write_text(text, encoding="utf-8")
 
 
-def write_json(path: str | Path, value: Any) -> None:
-    """Write JSON, atomically, indented, keys in the order given."""
+def write_json(path: str | Path, value: Any, *, checked: bool = False) -> None:
+    """Write JSON, atomically, indented, keys in the order given; `checked` adds a checksum for `read_json`."""
+    value = {**value, CHECK: fingerprint(value)} if checked else value
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
 def read_json(path: str | Path) -> Any:
     """Read JSON; a damaged file is an `EbmcalError` that names it."""
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EbmcalError(f"{path} does not exist.") from error
-    except (ValueError, OSError) as error:
+    except (ValueError, OSError, RecursionError) as error:
         raise EbmcalError(f"{path} is not readable JSON: {error}. Delete it to have it made again.") from error
+    if isinstance(value, dict) and CHECK in value and value.pop(CHECK) != fingerprint(value):
+        raise EbmcalError(f"{path} is damaged: its checksum is another. Delete it to have it made again.")
+    return value
 
 
 def fingerprint(*parts: Any) -> str:
@@ -127,6 +140,75 @@ def checksum(path: str | Path) -> str:
     """SHA-256 of a file's bytes."""
     with open(path, "rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(handle)
+
+
+def seal(folder: Path, paths: Iterable[Path] | None = None) -> None:
+    """Write the checksums of the files below a folder, or of these, into its `checksums.json`."""
+    found = sorted(p for p in (folder.rglob("*") if paths is None else paths) if p.is_file() and p != folder / SEAL)
+    write_json(folder / SEAL, {p.relative_to(folder).as_posix(): checksum(p) for p in found})
+
+
+def reseal(path: Path) -> None:
+    """Enter a file, new or changed, into the checksums of its folder; damaged checksums are begun anew."""
+    place, sums = path.parent / SEAL, {}
+    with contextlib.suppress(EbmcalError):
+        sums = dict(read_json(place))
+    write_json(place, sums | {path.name: checksum(path)})
+
+
+def damage(folder: Path) -> list[str]:
+    """What is not as it was when a folder was sealed: "NAME is missing", "NAME changed"; empty when it is whole."""
+    try:
+        sums = read_json(folder / SEAL)
+        wrong = {name: _what_is_wrong(inside(folder, name), digest) for name, digest in sums.items()}
+    except (EbmcalError, AttributeError):
+        return [f"{SEAL} is missing or unreadable"]
+    return [f"{name} {what}" for name, what in wrong.items() if what]
+
+
+def is_whole(folder: Path, what: str, say: Callable[[str], None]) -> bool:
+    """Whether a sealed folder is there and whole. Damage is said: whoever asks makes it again."""
+    wrong = damage(folder) if folder.exists() else []
+    if wrong:
+        say(f"{what} is damaged ({', '.join(wrong)}): made again")
+    return folder.exists() and not wrong
+
+
+def require_whole(model: Path) -> None:
+    """Refuse a model folder that is sealed and damaged; one without checksums is taken as it is."""
+    wrong = damage(model) if (model / SEAL).exists() else []
+    if wrong:
+        raise EbmcalError(
+            f"The model {model} is damaged: {', '.join(wrong)}. The same `ebmcal run` trains it again; if you changed "
+            f"it yourself, delete {model / SEAL}."
+        )
+
+
+def sweep(folder: Path) -> None:
+    """Remove what a process that was killed was writing below a folder; the caller holds its lock."""
+    for left in folder.rglob(".*.part"):
+        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+
+
+def inside(folder: str | Path, name: str) -> Path:
+    """`folder / name`, refused when it lies elsewhere: names come from files that others may have written.
+
+    >>> inside("/tmp/run", "model/config.json").as_posix()
+    '/tmp/run/model/config.json'
+    """
+    path = Path(folder) / name
+    if not path.resolve().is_relative_to(Path(folder).resolve()):
+        raise EbmcalError(f"{name!r} leaves the folder {folder}; only names inside it are allowed.")
+    return path
+
+
+def _what_is_wrong(path: Path, digest: str) -> str | None:
+    try:
+        return None if checksum(path) == digest else "changed"
+    except FileNotFoundError:
+        return "is missing"
+    except OSError as error:
+        return f"cannot be read: {error.strerror}"
 
 
 def _digest(handle: Any) -> str:

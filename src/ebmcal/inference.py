@@ -19,7 +19,7 @@ from ebmcal.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.data import load_texts
 from ebmcal.energies import ENERGIES
 from ebmcal.errors import EbmcalError
-from ebmcal.files import read_json
+from ebmcal.files import read_json, require_whole
 from ebmcal.predict import predict, score
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
@@ -69,6 +69,7 @@ def load(model_dir: Path) -> EnergyClassifier:
         raise EbmcalError(
             f"{folder} is not a model folder. A run keeps its models in RUN/checkpoints/METHOD-seedN/model."
         )
+    require_whole(folder)
     return EnergyClassifier.from_pretrained(folder)
 
 

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebmcal.cache import cache_of, tokens_from
+from ebmcal.cache import cache_of, made_once, tokens_from
 from ebmcal.cells import training_plan
 from ebmcal.config import RunConfig
 from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.files import fingerprint, read_json
-from ebmcal.locks import locked
+from ebmcal.files import damage, fingerprint, read_json
 from ebmcal.noise_fit import NoiseLmSettings, fit
 from ebmcal.noise_lm import CARD
 from ebmcal.noise_sampling import Engine, fill, here
@@ -44,14 +43,14 @@ def make_noise(config: RunConfig, train: Texts, held_out: Texts, reporter: Repor
     store = fill_noise_store(config, train, lm_folder, card, reporter)
     wanted = noise_wanted(config, len(train))
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
-    return Noise(store, card, wanted, tokens_from(rows, fingerprint("noise", store.key, wanted), config))
+    return Noise(store, card, wanted, tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter))
 
 
 def fit_noise_lm(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
     """The folder and the card of the noise LM of a resolved config."""
     settings = lm_settings(config)
     folder = cache_of(config) / "noise_lm" / settings.key(train)
-    with _shared(folder, "noise LM", reporter):
+    with made_once(folder, "noise LM", reporter):
         return folder, fit(settings, train, held_out, folder, reporter)
 
 
@@ -62,8 +61,8 @@ def fill_noise_store(
     """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
     identity = _identity(config, train, card, lm_folder.name)
     folder = folder or _store_folder(config, train, card, lm_folder.name)
-    with _shared(folder, "noise", reporter):
-        store = NoiseStore.open(folder, identity)
+    with made_once(folder, "noise", reporter):
+        store = NoiseStore.open(folder, identity, reporter.say)
         fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter, engine)
     return store
 
@@ -81,7 +80,7 @@ def _require_made(config: RunConfig, train: Texts) -> None:
     """Several processes only share a training: one of them making noise for hours would let the others time out."""
     settings = lm_settings(config)
     card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
-    if card.exists():
+    if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
         if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= noise_wanted(config, len(train)):
             return
@@ -145,9 +144,3 @@ def noise_examples(store: NoiseStore, train: Texts, n: int = 20) -> list[dict[st
 def shown_rows(noise: Noise | None) -> list[dict[str, Any]]:
     """The noise texts that every model is also run on."""
     return list(noise.store.rows(min(SHOWN_NOISE, noise.n_texts))) if noise else []
-
-
-def _shared(folder: Path, what: str, reporter: Reporter) -> Any:
-    """The lock of a folder that runs share: a second run waits and then finds it made."""
-    place = folder.with_name(folder.name + ".lock")
-    return locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it"))

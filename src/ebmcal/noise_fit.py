@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from ebmcal.data import Texts
-from ebmcal.files import fingerprint, read_json, write_json, writing_folder
+from ebmcal.files import fingerprint, is_whole, read_json, write_json, writing_folder
 from ebmcal.models import TINY, load_language_model, quiet
 from ebmcal.noise_lm import (
     CARD,
@@ -64,8 +64,8 @@ class Encoded(Sequence):
 
 
 def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, reporter: Reporter) -> dict[str, Any]:
-    """Finetune into `folder` unless it is there already; returns the card."""
-    if (folder / CARD).exists():
+    """Finetune into `folder` unless it is there already, whole; returns the card."""
+    if is_whole(folder, f"noise LM {folder.name}", reporter.say):
         return read_json(folder / CARD)
     torch.manual_seed(settings.seed)
     lm = _fresh(settings, train)

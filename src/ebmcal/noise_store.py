@@ -3,12 +3,13 @@
 A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
 sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
 or when. `manifest.json` says what the store is for; finished shards are entered in `shards.jsonl` with their checksums,
-one line each, so that entering one costs the same however many there are. What is damaged or missing is made again.
+one line each, so that entering one costs the same however many there are. What is damaged or missing is made again. A
+lost manifest or journal costs nothing: each shard also carries its identity, its counts and a check of its rows.
 """
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -66,21 +67,43 @@ class NoiseStore:
         self.shards = _read_journal(folder / JOURNAL)  # number -> rows, identical, thrown_away, sha256
 
     @classmethod
-    def open(cls, folder: Path, identity: dict[str, Any] | None = None) -> "NoiseStore":
-        """Open a store; with an identity, make it if it is absent and check it if it is there."""
-        path = folder / MANIFEST
-        if not path.exists():
+    def open(
+        cls, folder: Path, identity: dict[str, Any] | None = None, say: Callable[[str], None] = lambda line: None
+    ) -> "NoiseStore":
+        """Open a store; with an identity, make it if it is absent, mend its lists, and refuse another's."""
+        try:
+            there = _read_identity(folder)
+        except EbmcalError as error:
             if identity is None:
-                raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make one with: ebmcal noise sample")
-            write_json(path, {"identity": identity})
-        manifest = read_json(path)
-        there = manifest.get("identity") if isinstance(manifest, dict) else None
-        if not isinstance(there, dict):
-            raise EbmcalError(f"{path} is not the manifest of a noise store. Delete the folder to have it made again.")
+                raise
+            if (folder / MANIFEST).exists():
+                say(f"noise: {error}")
+            there = None
         wanted = identity or there | {"format": FORMAT}
-        if there != wanted:
+        if there not in (None, wanted):
             raise EbmcalError(_difference(folder, there, wanted))
-        return cls(folder, there)
+        store = cls(folder, wanted)
+        if identity is not None:
+            found = store._find_unlisted()
+            if found:
+                say(f"noise: {len(found)} whole shards were not listed in {MANIFEST} and {JOURNAL}: kept")
+            if there is None:
+                write_json(folder / MANIFEST, {"identity": identity}, checked=True)
+        return store
+
+    def _find_unlisted(self) -> list[int]:
+        """Enter shards that are there and whole by their own account; refuses those of another store."""
+        found = []
+        for path in sorted(self.folder.glob("shard-*.parquet")):
+            number = int(digits) if (digits := path.stem.removeprefix("shard-")).isdecimal() else -1
+            about = _about(path) if number not in self.shards and path == self.shard_path(number) else None
+            if about is None or about["number"] != number:
+                continue
+            if about["identity"] != self.identity:
+                raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
+            self._enter(number, about["facts"])
+            found.append(number)
+        return found
 
     @property
     def settings(self) -> NoiseSettings:
@@ -107,15 +130,17 @@ class NoiseStore:
 
     def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
         """Write a shard and enter it in the journal."""
-        schema = COLUMNS.with_metadata({"identity": json.dumps(self.identity)})
+        facts = {"rows": len(rows), "identical": sum(r["identical"] for r in rows), "thrown_away": thrown_away}
+        about = {"identity": self.identity, "number": number, "facts": facts}
+        table = pa.Table.from_pylist(rows, schema=COLUMNS)
+        about["check"] = fingerprint(about, table.to_pylist())
         with writing(self.shard_path(number)) as aside:
-            pq.write_table(pa.Table.from_pylist(rows, schema=schema), aside, compression="zstd")
-        entry = {
-            "rows": len(rows),
-            "identical": sum(r["identical"] for r in rows),
-            "thrown_away": thrown_away,
-            "sha256": checksum(self.shard_path(number)),
-        }
+            described = table.replace_schema_metadata({name: json.dumps(value) for name, value in about.items()})
+            pq.write_table(described, aside, compression="zstd")
+        self._enter(number, facts)
+
+    def _enter(self, number: int, facts: dict[str, Any]) -> None:
+        entry = facts | {"sha256": checksum(self.shard_path(number))}
         with explaining_disk(self.folder / JOURNAL), open(self.folder / JOURNAL, "a", encoding="utf-8") as journal:
             journal.write(_line(number, entry))
             journal.flush()
@@ -134,7 +159,7 @@ class NoiseStore:
 
     def check_usable(self) -> None:
         """Raise when so many shards came out empty that more will."""
-        if len(self.shards) > 20 and len(self) == 0:
+        if len(self.shards) > 20 and not any(entry["rows"] for entry in self.shards.values()):
             raise EbmcalError(
                 f"The noise LM wrote {len(self.shards)} shards without one usable text (thrown away: "
                 f"{self.thrown_away()}). Train it longer, or use --noise-mode gaps."
@@ -193,6 +218,27 @@ class NoiseStore:
             ) from error
 
 
+def _read_identity(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.exists():
+        raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make it with: ebmcal noise sample")
+    manifest = read_json(path)
+    identity = manifest.get("identity") if isinstance(manifest, dict) else None
+    if not isinstance(identity, dict):
+        raise EbmcalError(f"{path} is not the manifest of a noise store. The same `ebmcal noise sample` mends it.")
+    return identity
+
+
+def _about(path: Path) -> dict[str, Any] | None:
+    """What a shard says about itself, or None when its rows are not those that it was written with."""
+    try:
+        table = pq.read_table(path)
+        about = {name.decode(): json.loads(value) for name, value in table.schema.metadata.items()}
+        return about if about.pop("check") == fingerprint(about, table.to_pylist()) else None
+    except Exception:  # unreadable in whatever way, or by an earlier version: made again
+        return None
+
+
 def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
 
@@ -210,7 +256,7 @@ def _read_journal(path: Path) -> dict[int, dict[str, Any]]:
             number, entry, seal = json.loads(line)
         except (ValueError, TypeError):
             continue
-        if seal == fingerprint(number, entry):
+        if isinstance(number, int) and seal == fingerprint(number, entry):
             found[number] = entry
     return found
 

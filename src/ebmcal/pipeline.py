@@ -8,7 +8,7 @@ that runs share, keyed by what made them; what belongs to one run lies in its fo
 
 import contextlib
 import platform
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,13 @@ import yaml
 
 from ebmcal.cache import cache_of, tokens_of
 from ebmcal.cells import CellWork, ensure_trained, finish_cell
-from ebmcal.config import RunConfig, differences, resolve, save_config
+from ebmcal.classifier import CARD_FILE
+from ebmcal.config import RunConfig, differences, fixed_settings, resolve, save_config
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.failures import Failures
-from ebmcal.files import read_json, write_json, write_text
-from ebmcal.locks import locked
+from ebmcal.files import SEAL, damage, fingerprint, read_json, seal, sweep, write_json, write_text
+from ebmcal.locks import LOCK, locked
 from ebmcal.masking import find_mode
 from ebmcal.methods import find_method
 from ebmcal.models import check_encoder, check_language_model
@@ -46,6 +47,7 @@ def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None)
                 training[cell.name] = finish_cell(folder, cell, work, reporter)
         _conclude(folder, work, noise, training, failures)
         reporter.say(f"report: {write_report(folder.root)}")
+        seal(folder.root, folder.documents())
     return folder
 
 
@@ -70,8 +72,8 @@ def _opened(
     with locked(folder.root) if is_main_process() else contextlib.nullcontext():
         with main_process_first():
             if is_main_process():
-                _claim(folder, config, data)
-            tables = {name: tokens_of(split, config) for name, split in data.splits.items()}
+                _claim(folder, config, data, reporter)
+            tables = {name: tokens_of(split, config, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
             extra = {name: load_texts(path, cache_of(config)) for name, path in config.ood.items()}
             noise, noisy = None, [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
@@ -85,12 +87,14 @@ def _cells(config: RunConfig) -> list[Cell]:
     return [Cell(method, seed) for seed in config.seeds for method in config.methods]
 
 
-def prepare(config: RunConfig, reporter: Reporter) -> tuple[RunConfig, TaskData]:
+def prepare(
+    config: RunConfig, reporter: Reporter, say_damage: Callable[[str], None] | None = None
+) -> tuple[RunConfig, TaskData]:
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
     encoder = check_encoder(config.encoder, config.trust_remote_code)
     if any(find_method(m).uses_noise for m in config.methods):
         check_language_model(config.noise_lm, config.trust_remote_code)
-    data = load_data(source_of(config), cache_of(config))
+    data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)
     resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
     if find_mode(resolved.noise_mode).pairs_only and not data.is_pair:
         raise EbmcalError(
@@ -112,12 +116,22 @@ def source_of(config: RunConfig) -> DataSource:
     return DataSource(**{name: getattr(config, name) for name in names})
 
 
-def _claim(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
-    """Record config and data, or refuse a folder that belongs to others."""
-    check_folder(folder, config, data)
-    if not folder.fingerprints.exists():
-        write_json(folder.fingerprints, fingerprints_of(data))
+def _claim(folder: RunFolder, config: RunConfig, data: TaskData, reporter: Reporter) -> None:
+    """Record config and data, or refuse a folder that belongs to others. It is not sealed while it is worked on."""
+    wrong = check_folder(folder, config, data)
+    if (folder.root / SEAL).exists():
+        wrong += damage(folder.root)
+    for line in dict.fromkeys(wrong):
+        reporter.say(f"{folder.root.name}: {line}: made again")
+    (folder.root / SEAL).unlink(missing_ok=True)
+    sweep(folder.root)
+    write_json(folder.fingerprints, {**fingerprints_of(data), "config": _settings_key(config)}, checked=True)
     write_text(folder.config, save_config(config))
+
+
+def _settings_key(config: RunConfig) -> str:
+    """A fingerprint of the settings that a run folder belongs to."""
+    return fingerprint(fixed_settings(config))
 
 
 def fingerprints_of(data: TaskData) -> dict[str, str]:
@@ -125,28 +139,57 @@ def fingerprints_of(data: TaskData) -> dict[str, str]:
     return {name: split.fingerprint for name, split in data.splits.items()}
 
 
-def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
-    """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing."""
-    if folder.config.exists():
-        try:
-            there = RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
-        except Exception as error:
-            raise EbmcalError(
-                f"{folder.config} is damaged ({type(error).__name__}). Delete it to start this run again."
-            ) from error
-        changed = differences(there, config)
-        if changed:
-            raise EbmcalError(
-                f"The output folder {folder.root} belongs to another config ({'; '.join(changed)}). "
-                "Choose another --output, or delete the folder."
-            )
-    elif folder.root.exists() and any(p.name not in {".lock", "log.txt"} for p in folder.root.iterdir()):
+def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[str]:
+    """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing.
+
+    config.yaml and fingerprints.json vouch for each other: returns which of them is lost or damaged.
+    """
+    there, record = _recorded_config(folder), _recorded_data(folder)
+    begun = folder.root.exists() and any(p.name not in {LOCK, "log.txt"} for p in folder.root.iterdir())
+    if begun and there is None and record is None:
         raise EbmcalError(
-            f"The output folder {folder.root} is not empty and is no run folder. Choose another --output."
+            f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
+            f"{folder.config.name} or {folder.fingerprints.name}. Choose another --output."
         )
-    now = fingerprints_of(data)
-    there = read_json(folder.fingerprints) if folder.fingerprints.exists() else now
-    changed = [name for name in now if there.get(name) != now[name]]
+    ours = record is not None and record.get("config") == _settings_key(config)
+    changed = differences(there, config) if there else []
+    if begun and not ours and (changed or there is None):
+        which = "; ".join(changed) or f"its {folder.config.name} is lost or damaged"
+        raise EbmcalError(
+            f"The output folder {folder.root} belongs to another config ({which}). "
+            "Choose another --output, or delete the folder."
+        )
+    _check_data(folder, record or _data_of_models(folder), fingerprints_of(data))
+    wrong = {folder.config: there is None or changed, folder.fingerprints: record is None}
+    return [f"{path.name} is lost or damaged" for path, is_wrong in wrong.items() if begun and is_wrong]
+
+
+def _recorded_config(folder: RunFolder) -> RunConfig | None:
+    """The config of a run folder, or None when it is absent or unreadable."""
+    try:
+        return RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
+    except Exception:  # unreadable in whatever way
+        return None
+
+
+def _recorded_data(folder: RunFolder) -> dict[str, str] | None:
+    """The fingerprints of a run folder, or None when they are absent or damaged."""
+    with contextlib.suppress(EbmcalError):
+        record = read_json(folder.fingerprints)
+        return record if isinstance(record, dict) else None
+    return None
+
+
+def _data_of_models(folder: RunFolder) -> dict[str, str]:
+    """The fingerprints of the data that a finished model was trained on, as its card has them."""
+    for card in sorted(folder.root.glob(f"checkpoints/*/model/{CARD_FILE}")):
+        with contextlib.suppress(EbmcalError, KeyError, TypeError):
+            return dict(read_json(card)["data"])
+    return {}
+
+
+def _check_data(folder: RunFolder, there: dict[str, str], now: dict[str, str]) -> None:
+    changed = [name for name in now if there and there.get(name) != now[name]]
     if changed:
         raise EbmcalError(
             f"The texts or labels of {', '.join(changed)} have changed since {folder.root} was begun. "

@@ -1,7 +1,8 @@
 """The layout of a run folder: what the training half writes and the evaluation half reads.
 
     config.yaml                            the config as resolved
-    fingerprints.json                      of the contents of each split
+    fingerprints.json                      of the contents of each split, and of the settings
+    checksums.json                         of the files above and below that a finished run has
     metrics.json                           see `metrics_document`
     log.txt
     report.html
@@ -68,6 +69,11 @@ class RunFolder:
     @property
     def noise_examples(self) -> Path:
         return self.root / "noise_examples.json"
+
+    def documents(self) -> list[Path]:
+        """What a finished run has beside predictions and models; `checksums.json` vouches for it."""
+        alone = [self.config, self.fingerprints, self.metrics, self.report, self.noise_examples]
+        return [*alone, *(self.root / "history").glob("*.jsonl")]
 
     def predictions(self, cell: Cell, split: str) -> Path:
         return self.root / "predictions" / cell.name / f"{split}.parquet"

@@ -43,7 +43,7 @@ class TokenTable:
 
     @classmethod
     def open(cls, folder: Path) -> "TokenTable | None":
-        """The table in `folder`, memory-mapped, or None when it is absent or damaged."""
+        """The table in `folder`, memory-mapped, or None when it is absent or its files do not fit together."""
         try:
             meta = read_json(folder / "meta.json")
             ids, types, offsets = (np.load(folder / f"{n}.npy", mmap_mode="r") for n in ("ids", "types", "offsets"))

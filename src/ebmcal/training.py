@@ -1,12 +1,13 @@
 """What every training of ours shares: the Trainer's arguments, the precision, resuming, stopping on signals."""
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
-from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, last_checkpoint
+from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, checkpoints, last_checkpoint, step_of
 from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.files import explaining_disk
 from ebmcal.models import quiet
@@ -67,8 +68,12 @@ def training_arguments(
 def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
     """Train to the end, from the newest whole checkpoint if there is one; a signal saves a checkpoint and stops."""
     folder, total = Path(trainer.args.output_dir), trainer.args.max_steps
-    start = last_checkpoint(folder)
-    done = int(start.name.rsplit("-", 1)[1]) if start else 0
+    start = last_checkpoint(folder, lambda line: reporter.say(f"{title}: {line}"))
+    done = step_of(start) or 0 if start else 0
+    if trainer.is_world_process_zero():
+        # The Trainer would keep them in place of good ones.
+        for damaged in (c for c in checkpoints(folder) if step_of(c) > done):
+            shutil.rmtree(damaged)
     if start:
         reporter.say(f"{title}: goes on at step {done} of {total}")
     trainer.remove_callback(PrinterCallback)

@@ -5,6 +5,7 @@ tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]
 encoder: roberta-base          # any setting of a run: for all tasks
 """
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -156,7 +157,7 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
     if mistakes.has(name):
         return task
     with mistakes.catching(name):
-        config, data = prepare(config, Reporter())
+        config, data = prepare(config, Reporter(), lambda line: print(line, file=sys.stderr))
         check_folder(task.folder, config, data)
         task = BenchmarkTask(name, config, fingerprints_of(data))
     return task

@@ -10,6 +10,7 @@ from ebmcal.callbacks import last_checkpoint
 from ebmcal.cells import is_predicted, is_trained
 from ebmcal.errors import Interrupted
 from ebmcal.failures import Failures, reason_of
+from ebmcal.files import damage
 from ebmcal.pipeline import run
 from ebmcal.progress import Reporter
 from ebmcal.results import FITTED_ON
@@ -50,9 +51,9 @@ def run_task(task: BenchmarkTask, reporter: Reporter) -> dict[str, str]:
 
 
 def is_finished(task: BenchmarkTask) -> bool:
-    """Whether every figure of a task is there, from the data as it is now: then nothing is computed again."""
+    """Whether all of a task is there, whole, from the data as it is now: then nothing is computed again."""
     outcome = outcome_of(task)
-    if outcome.document.get("fingerprints") != task.fingerprints or not task.folder.report.exists():
+    if outcome.document.get("fingerprints") != task.fingerprints or damage(task.folder.root):
         return False
     steps = [None, *(f"{name} ({shown})" for name in task.config.posthoc for shown in FITTED_ON.values())]
     sets = [split for split in task.fingerprints or {} if split.startswith("test")]

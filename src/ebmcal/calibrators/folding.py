@@ -30,11 +30,14 @@ def fold(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]
             f"A temperature of {earlier:.4g} is already folded into {model_dir}. Folding again would divide twice: "
             "start from the checkpoint as it was trained."
         )
+    files.require_whole(Path(model_dir))
     path = _file_with_last_layer(model_dir)
     header = _read_header(path)
     names = _last_layer(header, n_classes, path)
     with files.writing(path) as aside:
         _copy_divided(path, aside, header, names, temperature)
+    if (path.parent / files.SEAL).exists():
+        files.reseal(path)
     return names
 
 

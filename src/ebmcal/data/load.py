@@ -1,5 +1,6 @@
 """`load_data`: from what the user asked for to splits of texts with an audit. The one entry to the data code."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,8 +38,8 @@ class TaskData:
         return fingerprint(self.label_names, self.is_pair, {n: s.fingerprint for n, s in self.splits.items()})
 
 
-def load_data(source: DataSource, cache_dir: Path) -> TaskData:
-    r"""Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again.
+def load_data(source: DataSource, cache_dir: Path, say: Callable[[str], None] = lambda line: None) -> TaskData:
+    r"""Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again; damage is said.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp())
     >>> _ = (folder / "mood.csv").write_text("text,label\n" + "fine film,good\ndull film,bad\n" + "".join(
@@ -48,7 +49,7 @@ def load_data(source: DataSource, cache_dir: Path) -> TaskData:
     (('bad', 'good'), {'train': 48, 'calibration': 6, 'test': 6})
     """
     plan = plan_data(source)
-    stored = {part: store_part(files, cache_dir) for part, files in plan.parts.items()}
+    stored = {part: store_part(files, cache_dir, say) for part, files in plan.parts.items()}
     names, labelled = _labelled(plan, stored)
     splits = _splits(labelled, source.split_seed)
     _check_splits(splits, names)

@@ -5,7 +5,7 @@ shared; a JSON file beside it holds its checksum and the counts of the reading. 
 """
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -40,13 +40,15 @@ class StoredPart:
         return [entry["value"] for entry in self.info["labels"]]
 
 
-def store_part(part: PartFiles, cache_dir: Path) -> StoredPart:
+def store_part(part: PartFiles, cache_dir: Path, say: Callable[[str], None] = lambda line: None) -> StoredPart:
     """The part as a memory-mapped Arrow file; read from the source only when the cache has no sound copy."""
     sums = [checksum(path) for path in part.paths]
     key = fingerprint(VERSION, sums, part.format, part.header, vars(part.columns))
     path = Path(cache_dir) / f"texts-{key}.arrow"
     info = _sound_info(path)
     if info is None:
+        if path.exists():
+            say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is damaged: made again")
         info = _make(part, sums, path)
     file = MappedFile(path)
     numbers = [file.numbers(*column) for column in (("id", np.int64), ("code", np.int32), ("key", np.uint64))]

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ebmcal.files import write_text
+from ebmcal.files import SEAL, reseal, write_text
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import RunFolder
 
@@ -23,6 +23,8 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
 
     target = Path(out) if out is not None else RunFolder(Path(run_dir)).report
     write_text(target, render(build_page(read_run(run_dir))))
+    if target == RunFolder(Path(run_dir)).report and (target.parent / SEAL).exists():
+        reseal(target)
     return target
 
 

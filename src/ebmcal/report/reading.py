@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError
-from ebmcal.files import read_json
+from ebmcal.files import SEAL, damage, read_json
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.tables.results import check_document, method_rank
@@ -52,6 +52,7 @@ def read_run(root: str | Path) -> Material:
     """Read a run folder; an `EbmcalError` if it is none or if one of its files is damaged."""
     folder = RunFolder(Path(root))
     _check_folder(folder)
+    _check_damage(folder)
     document = read_document(folder)
     subjects = [_subject(folder, cell) for cell in _cells(folder)]
     subjects.sort(key=lambda subject: (method_rank(subject.method), subject.seed))
@@ -75,6 +76,15 @@ def _check_folder(folder: RunFolder) -> None:
             f"{folder.root} is not a run folder with results: it has neither metrics.json nor predictions/. "
             "Give the output folder of an `ebmcal run`, or use `ebmcal evaluate --report` for prediction files."
         )
+
+
+def _check_damage(folder: RunFolder) -> None:
+    """Refuse figures that are not those that were computed. A run that is not finished has no seal yet."""
+    places = [folder.root, *sorted((folder.root / "predictions").glob("*-seed*"))]
+    for place in (p for p in places if (p / SEAL).exists()):
+        wrong = [line for line in damage(place) if not line.startswith(folder.report.name)]
+        if wrong:
+            raise EbmcalError(f"{place} is damaged: {', '.join(wrong)}. The same `ebmcal run` makes it again.")
 
 
 def _cells(folder: RunFolder) -> list[Cell]:
