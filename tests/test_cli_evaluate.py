@@ -261,7 +261,7 @@ def test_other_labels_for_the_same_ids_are_refused(files):
         (["base.csv", "--fit", "cal.jsonl", "--calibrator", "temprature"], "Did you mean 'temperature'"),
         (["base.csv", "--fit", "cal.jsonl", "--fit", "cal.jsonl"], "2 times for 1 files"),
         (["missing.csv"], "missing.csv does not exist"),
-        (["base.csv", "--fit", "two.csv"], "temperature for"),
+        (["base.csv", "--fit", "two.csv"], "two.csv has the classes"),
         (["base.csv", "--json", "./base.csv"], "would write over the predictions"),
         (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "would write over the predictions"),
         (["unlabelled.csv"], "No row has a label"),

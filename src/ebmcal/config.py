@@ -32,7 +32,7 @@ DATA, MODEL, NOISE, TRAINING, RUN = "Data", "Encoder and methods", "Noise", "Tra
 class RunConfig(BaseModel):
     """The settings of a run. Field names are the keys of the YAML file and, with dashes, the flags."""
 
-    model_config = ConfigDict(extra="forbid", validate_default=False)
+    model_config = ConfigDict(extra="forbid", validate_default=False, allow_inf_nan=False)
 
     task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA)
     data_dir: Path | None = _option(None, "A local GLUE folder.", DATA)

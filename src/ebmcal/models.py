@@ -13,8 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
 from ebmcal.errors import EbmcalError, unknown_name
 
@@ -60,7 +65,19 @@ def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
     if name in LANGUAGE_MODELS:
         LANGUAGE_MODELS[name].path()
         return None
-    return _config("language model", name, {TINY: None, **LANGUAGE_MODELS}, trust_remote_code)
+    config = _config("language model", name, {TINY: None, **LANGUAGE_MODELS}, trust_remote_code)
+    if not trust_remote_code and not _writes_texts(config):
+        raise EbmcalError(
+            f"The language model {name} is of type {config.model_type!r}, which reads whole texts and cannot write "
+            "them. Use a causal language model, such as gpt2, smollm2 or tiny."
+        )
+    return config
+
+
+def _writes_texts(config: Any) -> bool:
+    """Whether a model predicts the next token. BERT and its kind load as such, too, but look ahead by default."""
+    looks_ahead = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not looks_ahead
 
 
 def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
@@ -118,13 +135,7 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
     if near and name not in packaged and not folder.exists():  # do not ask the hub about a slip of the pen
         raise unknown_name(kind, name, packaged)
     if name not in packaged and (folder.exists() or name.startswith((".", "/", "~"))):
-        if not (folder / "config.json").is_file():
-            raise EbmcalError(f"The {kind} folder {name} has no config.json: it is not a saved transformers model.")
-        if not any(folder.glob("*.safetensors")):
-            raise EbmcalError(
-                f"The {kind} folder {name} has no .safetensors weights. Other formats are not read, because "
-                "unpickling runs code; load it once with transformers and call save_pretrained()."
-            )
+        check_folder(f"The {kind} folder {name}", folder)
     try:
         with quiet():
             return AutoConfig.from_pretrained(_location(name, packaged), trust_remote_code=trust_remote_code)
@@ -136,6 +147,33 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
             f"The {kind} {name!r} is not built in ({', '.join(packaged)}), is no local folder, and did not come from "
             f"the hub, which said: {why} Without the hub, use a built-in one or a local folder."
         ) from error
+
+
+#: A folder without one of these gets an empty tokenizer from transformers, to which all texts are the same.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.vocab", "tokenizer*.py", "merges.txt")
+
+
+def check_folder(what: str, folder: Path) -> None:
+    """Refuse a folder that is no saved transformers model, whole and with its tokenizer; reads headers only."""
+    if not (folder / "config.json").is_file():
+        raise EbmcalError(f"{what} has no config.json: it is not a saved transformers model.")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise EbmcalError(
+            f"{what} has no .safetensors weights. Other formats are not read, because "
+            "unpickling runs code; load it once with transformers and call save_pretrained()."
+        )
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise EbmcalError(f"{what} has damaged weights: {path.name}: {error}. Get the file again.") from error
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise EbmcalError(
+            f"{what} has no tokenizer (tokenizer.json, vocab.txt or the like). Save the model's tokenizer there, with "
+            "its save_pretrained()."
+        )
 
 
 class quiet:

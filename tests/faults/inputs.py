@@ -107,12 +107,12 @@ SETTINGS = """
 --tokens-per-micro-batch 1 | tokens-per-micro-batch
 --train-prediction-rows 1 | train-prediction-rows
 --max-train-rows 0 | max-train-rows
---max-train-rows 2 | 2 training rows
+--max-train-rows 2 | 2 rows
 --split-seed -1 | split-seed
 --ood books.csv | NAME=FILE | books.csv
 --ood books=absent.csv | absent.csv
 --task ret | 'ret' | rte
---task rte | train | task
+--task rte | reviews.csv | 'sentence1'
 --hub | hub
 --data-dir inputs | data
 --encoder absent/encoder | absent/encoder
@@ -150,9 +150,7 @@ SETTINGS = """
 --config bad/python.yaml | bad/python.yaml
 --config bad/list.yaml | bad/list.yaml
 --config bad/unknown.yaml | 'noise_ration' | noise_ratio
---config bad/many.yaml | noise-ratio | 'hiden' | mask-ratio
 --config bad/binary.yaml | bad/binary.yaml
---config bad/types.yaml | seeds | methods
 --config bad/nested.yaml | bad/nested.yaml
 """
 
@@ -185,7 +183,7 @@ bad/pickled.npz | pickled.npz
 inputs/reviews.csv | inputs/reviews.csv | prob_
 bad/p_nan.csv | p_nan.csv | nan
 bad/p_sum.csv | p_sum.csv | 1.1
-bad/p_negative.csv | p_negative.csv | -0.2
+bad/p_negative.csv | p_negative.csv | 1.2
 bad/p_label.csv | p_label.csv | 'c'
 bad/p_no_label.csv | p_no_label.csv | 'label'
 bad/p_words.csv | p_words.csv | 'high'
@@ -208,7 +206,6 @@ bad/p_good.csv --fit absent.csv | absent.csv
 bad/p_good.csv --fit bad/p_good.csv --calibrator tempo | 'tempo' | temperature
 bad/p_good.csv --fit bad/p_good.csv --calibrator scaling-binning:n_bins=0 | n_bins | 0
 bad/p_good.csv --fit bad/p_good.csv --calibrator scaling-binning:bins=5 | bins
-bad/p_good.csv --fit bad/p_one_label.csv | p_one_label.csv
 bad/p_good.csv --fit bad/p_classes.csv | p_classes.csv
 bad/p_good.csv --fit bad/p_good.csv --fit bad/p_good.csv | --fit | 2
 bad/p_good.csv --ood absent.csv | absent.csv
@@ -244,7 +241,7 @@ calibrate {MODEL} --on absent.parquet | absent.parquet
 calibrate {MODEL} --on bad/p_good.csv | p_good.csv | 3
 calibrate {MODEL} --on {TEST} --calibrator tempo | 'tempo' | temperature
 calibrate {MODEL} --on {TEST} --calibrator vector --fold | vector
-calibrate {MODEL} --on bad/p_one_label3.csv | p_one_label3.csv
+calibrate {MODEL} --on bad/p_unlabelled3.csv | p_unlabelled3.csv
 calibrate bad/broken_model_config --on {TEST} | config.json
 report absent | absent
 report inputs | inputs
@@ -268,6 +265,8 @@ train {RUN} --output out --batch-size -1 | batch-size | -1
 train {RUN} --output inputs/reviews.csv | inputs/reviews.csv
 train {RUN} --output done | done | steps
 run {RUN} | --output
+run --output out --config bad/many.yaml | noise-ratio | 'hiden' | mask-ratio
+run --output out --config bad/types.yaml | seeds | methods
 benchmark absent.yaml | absent.yaml
 benchmark inputs | inputs
 benchmark bad/broken.yaml | bad/broken.yaml
@@ -356,7 +355,8 @@ def _settings(bad: Path) -> None:
         "broken": "methods: [baseline\nsteps: 3", "python": "steps: !!python/object/apply:os.system ['touch owned']",
         "list": "- steps\n- 3", "unknown": "noise_ration: 2", "types": "seeds: one\nmethods: 3",
         "many": "noise_ratio: 0\nmethods: [hiden]\nmask_ratio: 2", "nested": "? [steps]\n: 3",
-        "b_no_tasks": "output: out\nencoder: inputs/encoder", "b_no_output": "tasks: [{name: first, train: inputs/reviews.csv}]",
+        "b_no_tasks": "output: out\nencoder: inputs/encoder",
+        "b_no_output": "tasks: [{name: first, train: inputs/reviews.csv}]",
         "b_unknown_task": "output: out\ntasks: [ret]",
         "b_twice": _tasks("{name: first, train: inputs/reviews.csv}, {name: first, train: inputs/others.csv}"),
         "b_escape": _tasks("{name: ../first, train: inputs/reviews.csv}"),
@@ -389,9 +389,8 @@ def _predictions(bad: Path) -> None:
     write_csv(bad / "p_classes.csv", [(i, "c", a, b) for i, _, a, b in sound], ("id", "label", "prob_a", "prob_c"))
     write_csv(bad / "p_rows.csv", [(f"other{i}", *row[1:]) for i, row in enumerate(sound)], classes)
     write_csv(bad / "p_twice.csv", [*sound[:-1], ("m1", "a", 0.7, 0.3)], classes)
-    write_csv(bad / "p_one_label.csv", [(i, "a", a, b) for i, _, a, b in sound], classes)
     three = ("id", "label", "prob_bad", "prob_fair", "prob_good")
-    write_csv(bad / "p_one_label3.csv", [(i, "good", 0.5, 0.3, 0.2) for i, *_ in sound], three)
+    write_csv(bad / "p_unlabelled3.csv", [(i, "", 0.5, 0.3, 0.2) for i, *_ in sound], three)
     np.savez(bad / "pickled.npz", probs=np.array([[{"a": 1}]], dtype=object), label=np.array([0]))
 
 

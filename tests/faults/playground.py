@@ -18,7 +18,8 @@ SETTINGS = {
     "train": "inputs/reviews.csv", "encoder": "inputs/encoder", "noise_lm": "inputs/lm", "noise_mode": "gaps",
     "methods": "baseline,hidden", "steps": 12, "batch_size": 8, "learning_rate": 0.003, "max_length": 32,
     "noise_lm_steps": 60, "noise_lm_batch_size": 8, "noise_lm_learning_rate": 0.02, "noise_samples": 180,
-    "samples_per_mask": 1, "posthoc": "temperature", "precision": "fp32", "eval_steps": 4, "save_steps": 3, "cache_dir": "cache",
+    "samples_per_mask": 1, "posthoc": "temperature", "precision": "fp32", "eval_steps": 4, "save_steps": 3,
+    "cache_dir": "cache",
 }  # fmt: skip
 OUTPUT = {"output": "run"}
 

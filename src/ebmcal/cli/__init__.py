@@ -67,7 +67,8 @@ class Commands(TyperGroup):
 def build_app(wanted: str | None = None) -> typer.Typer:
     """The app with the `wanted` command imported and the others as stubs that only have their help."""
     options = {"no_args_is_help": True, "rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
-    app = typer.Typer(name="ebmcal", cls=Commands, help="Text classifiers whose probabilities can be trusted.", **options)
+    text = "Text classifiers whose probabilities can be trusted."
+    app = typer.Typer(name="ebmcal", cls=Commands, help=text, **options)
     groups: dict[str, typer.Typer] = {}
     for name, command in COMMANDS.items():
         group, _, leaf = name.rpartition(" ")

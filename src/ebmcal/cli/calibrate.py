@@ -79,6 +79,7 @@ def _fold_into(model_dir: Path, fitted: "Calibrator") -> str:
 
 def _fitting_rows(on: Path, model_dir: Path) -> "Predictions":
     """The labelled rows of a file, with the model's classes in the model's order; not calibrated already."""
+    from ebmcal.evaluation import about
     from ebmcal.predictions import Predictions
 
     rows, names = Predictions.read(on), _label_names(model_dir)
@@ -93,13 +94,18 @@ def _fitting_rows(on: Path, model_dir: Path) -> "Predictions":
                 f"{len(names)} ({', '.join(names)}). Give predictions of this model."
             )
         rows = Predictions.read(on, label_names=names)
-    return rows.labelled()
+    with about(on):
+        return rows.labelled()
 
 
 def _label_names(model_dir: Path) -> list[str] | None:
     """The model's class names in order, or None where it has only transformers' stand-ins LABEL_0, LABEL_1, …"""
     from ebmcal.files import read_json
 
-    names = read_json(model_dir / "config.json").get("id2label") or {}
-    names = [str(names[key]) for key in sorted(names, key=int)]
+    config = read_json(model_dir / "config.json")
+    try:
+        names = config.get("id2label") or {}
+        names = [str(names[key]) for key in sorted(names, key=int)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EbmcalError(f"{model_dir / 'config.json'} is not the config of a classifier: {error}.") from error
     return None if not names or names == [f"LABEL_{i}" for i in range(len(names))] else names

@@ -59,7 +59,9 @@ def evaluate(
         named = _read_all(files)
         named = named if unpaired else same_rows(named)
         outside = _partners(named, ood, "--ood")
-        judged = _with_calibrated(named, _partners(named, fit, "--fit"), calibrators)
+        fitting = _partners(named, fit, "--fit")
+        _check_classes(named, fitting, fit)
+        judged = _with_calibrated(named, fitting, calibrators)
         how = Resampling(n_bins, resamples, seed)
         result = _evaluation(judged, outside, chosen, how, paired=resamples > 0 and not unpaired)
     _print(result, output, chosen or list(SHOWN))
@@ -102,6 +104,10 @@ def _read(path: Path, like: "Predictions | None" = None) -> "Predictions":
     from ebmcal.predictions import Predictions
 
     rows = Predictions.read(path)
+    if rows.n_classes < 2:
+        raise EbmcalError(
+            f"{path} has one class only ({rows.label_names[0]}). A column for each class is needed, also for two."
+        )
     if like is None or sorted(rows.label_names) != sorted(like.label_names):
         return rows
     return Predictions.read(path, label_names=like.label_names)
@@ -119,6 +125,16 @@ def _partners(named: Named, paths: list[Path] | None, option: str) -> Named:
         warnings.warn(f"One {option} for {len(named)} files is right only if they are all of one model.", stacklevel=1)
         paths = paths * len(named)
     return {name: _read(path, like=rows) for (name, rows), path in zip(named.items(), paths, strict=True)}
+
+
+def _check_classes(named: Named, fitting: Named, paths: list[Path] | None) -> None:
+    for i, (name, rows) in enumerate(fitting.items()):
+        wanted = named[name].label_names
+        if rows.label_names != wanted:
+            raise EbmcalError(
+                f"--fit {paths[i % len(paths)]} has the classes {', '.join(rows.label_names)}; {name} has "
+                f"{', '.join(wanted)}. Give predictions of the same model."
+            )
 
 
 def _calibrators(specs: list[str] | None, fit: list[Path] | None) -> dict[str, "Calibrator"]:

@@ -11,6 +11,7 @@ import typer
 
 from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
+from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
     from ebmcal.noise_sampling import Engine
@@ -34,6 +35,8 @@ def sample_config(
 ) -> None:  # fmt: skip
     """Write noise; prints where it is."""
     chosen = _engine(engine or "here", ray_address, ray_workers)
+    if store and store.exists() and not store.is_dir():
+        raise EbmcalError(f"--store {store} is a file; give a folder.")
     from ebmcal.noise import fill_noise_store, fit_noise_lm
     from ebmcal.pipeline import prepare
     from ebmcal.progress import Console
@@ -48,7 +51,7 @@ def sample_config(
 
 def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
     """The engine of that name; what it lacks is told before any work starts."""
-    from ebmcal.errors import EbmcalError, require_extra, unknown_name
+    from ebmcal.errors import require_extra, unknown_name
     from ebmcal.noise_ray import RayEngine
     from ebmcal.noise_sampling import here
 
@@ -148,7 +151,7 @@ def _example(console: object, masked: str, hidden: list[str], text: str, pair: s
 
 def _told_apart(store: object, model: Path, data: Path | None) -> str:
     """The AUROC of the model's energy between noise and real texts."""
-    from ebmcal.errors import EbmcalError, require_extra
+    from ebmcal.errors import require_extra
     from ebmcal.metrics import ood_detection
     from ebmcal.predictions import Predictions
 

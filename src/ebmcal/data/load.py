@@ -52,7 +52,7 @@ def load_data(source: DataSource, cache_dir: Path, say: Callable[[str], None] = 
     stored = {part: store_part(files, cache_dir, say) for part, files in plan.parts.items()}
     names, labelled = _labelled(plan, stored)
     splits = _splits(labelled, source.split_seed)
-    _check_splits(splits, names)
+    _check_splits(splits, names, plan.parts["train"].paths[0])
     splits = {name: _limited(name, split, source) for name, split in splits.items()}
     audit = {"files": _file_records(stored, labelled)}
     del stored, labelled  # their arrays are as large as those of the splits, and the audit sorts
@@ -86,27 +86,28 @@ def load_texts(
 def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
     """Class names, and each part without the rows that have no label."""
     for part, kept in stored.items():
-        _check_rows(kept, f"the {part} file")
+        _check_rows(kept, f"the {part} file {plan.parts[part].paths[0]}")
     names = plan.label_names or infer_names(stored["train"].label_values, plan.parts["train"].paths[0])
     mapping = class_map(names, by_number=plan.label_names is not None)
     labelled = {}
     for part, kept in stored.items():
         who = f"{plan.name} does not have" if part == "train" else "training never saw"
-        classes = classes_of(kept, mapping, f"The {part} file", who)
+        file = f"the {part} file {plan.parts[part].paths[0]}"
+        classes = classes_of(kept, mapping, f"T{file[1:]}", who)
         texts = Texts.of(kept, plan.parts[part].columns.pair is not None, classes)
         labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
         if len(labelled[part]) == 0:
-            raise EbmcalError(f"No row of the {part} file has a label in column {plan.parts[part].columns.label!r}.")
+            raise EbmcalError(f"No row of {file} has a label in column {plan.parts[part].columns.label!r}.")
         if part == "train":
-            _check_two_classes(labelled[part], names, plan.parts[part].columns.label)
+            _check_two_classes(labelled[part], names, file, plan.parts[part].columns.label)
     return names, labelled
 
 
-def _check_two_classes(train: Texts, names: tuple[str, ...], column: str) -> None:
+def _check_two_classes(train: Texts, names: tuple[str, ...], file: str, column: str) -> None:
     seen = np.unique(train.labels)
     if len(seen) < 2:
         raise EbmcalError(
-            f"The training rows have one class only ({names[seen[0]]!r}); at least two are needed. "
+            f"The labelled rows of {file} have one class only ({names[seen[0]]!r}); at least two are needed. "
             f"Check the label column {column!r}."
         )
 
@@ -138,11 +139,13 @@ def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
     return {"train": first, "calibration": every["calibration"], "test": every["test"]}
 
 
-def _check_splits(splits: dict[str, Texts], names: tuple[str, ...]) -> None:
+def _check_splits(splits: dict[str, Texts], names: tuple[str, ...], file: Path) -> None:
     train = splits["train"]
     for name, split in splits.items():
         if len(split) == 0:
-            raise EbmcalError(f"The {name} split has no rows: {len(train):,} training rows are too few to cut one off.")
+            raise EbmcalError(
+                f"The {name} split has no rows: the {len(train):,} training rows of {file} are too few to cut one off."
+            )
         check_seen(train.labels, split.labels, split.ids, names, f"The {name} split")
 
 
