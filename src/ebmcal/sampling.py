@@ -7,17 +7,22 @@ numbers come from a counter-based generator, so a row does not depend on its nei
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from transformers import DynamicCache
+from transformers.cache_utils import DynamicLayer
 
 from ebmcal.masking import Ids, Markers, Piece, assemble
 from ebmcal.noise_lm import NoiseLm
 
 #: Rows are dropped from the batch when this share of it has finished.
 DROP_AT = 0.25
+
+#: Tokens that a cache makes room for at a time.
+ROOM = 32
 
 
 @dataclass
@@ -78,6 +83,40 @@ def draw_from_top_k(logits: Tensor, uniforms: Tensor, k: int) -> Tensor:
     # Rounding may leave the last sum below 1; scaling by it keeps the last token reachable and no other beyond it.
     chosen = torch.searchsorted(cumulative, (uniforms.double() * cumulative[:, -1])[:, None], right=True)
     return tokens.gather(1, chosen.clamp(max=values.shape[-1] - 1)).squeeze(1)
+
+
+class RoomyLayer(DynamicLayer):
+    """A growing cache that writes new tokens into spare room; the stock one copies all it holds at every token."""
+
+    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
+        if not self.is_initialized:
+            self.lazy_initialization(key_states, value_states)
+            self._held = [key_states.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
+        start, stop = self.get_seq_length(), self.get_seq_length() + key_states.shape[2]
+        if stop > self._held[0].shape[2]:
+            self._held = [_with_room(x[:, :, :start], stop + ROOM) for x in self._held]
+        for held, new in zip(self._held, (key_states, value_states), strict=True):
+            held[:, :, start:stop] = new
+        self.keys, self.values = (held[:, :, :stop] for held in self._held)
+        return self.keys, self.values
+
+    def batch_select_indices(self, indices: Tensor) -> None:
+        length = self.get_seq_length()
+        self._held = [_with_room(x[:, :, :length][indices], length + ROOM) for x in self._held]
+        self.keys, self.values = (held[:, :, :length] for held in self._held)
+
+
+def _with_room(states: Tensor, length: int) -> Tensor:
+    held = states.new_empty((*states.shape[:2], length, states.shape[3]))
+    held[:, :, : states.shape[2]] = states
+    return held
+
+
+def _empty_cache(config: Any) -> DynamicCache:
+    """The cache that a model asks for (some layers may look back only so far), with room where it grows."""
+    cache = DynamicCache(config=config)
+    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
+    return cache
 
 
 @torch.inference_mode()
@@ -156,7 +195,7 @@ def _prefill(lm: NoiseLm, prompts: list[Ids]) -> tuple[DynamicCache, Tensor, Ten
     longest = max(len(p) for p in prompts)
     ids = torch.tensor([[lm.markers.end] * (longest - len(p)) + p for p in prompts])
     mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
-    cache = DynamicCache(config=lm.model.config)
+    cache = _empty_cache(lm.model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     out = lm.model(
         input_ids=ids,
