@@ -25,9 +25,6 @@ from ebmcal.training import uses_bf16
 #: Shards handed to Ray Data at a time: bounds the memory of their source texts.
 WAVE = 2048
 
-#: How often a shard is tried again when its worker dies; one that always kills its worker ends the command.
-RETRIES = 5
-
 #: Seconds to wait for an answer from the address of a cluster.
 PATIENCE = 5.0
 
@@ -55,6 +52,7 @@ class RayEngine:
 def cluster(address: str | None, workers: int | None) -> Iterator[int]:
     """Connect to a cluster, or start one here; yields how many workers to use."""
     require_extra("ray", "ray")
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its own files keep the rest
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # without it, Ray warns of its own future
     import ray
 
@@ -137,9 +135,7 @@ def _written(
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=n_workers),
         num_cpus=1,
-        max_restarts=-1,
-        max_task_retries=RETRIES,
-    )
+    )  # Ray Data starts a worker that died again, and hands its shards out again
     try:
         for row in results.iter_rows():
             result = json.loads(row["result"])
