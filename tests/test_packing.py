@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 
+from ebmcal import packing
 from ebmcal.classifier import EnergyClassifier
 from ebmcal.packing import ATTENTION, PACKED_ENCODERS, classify_packed, classify_padded, pack, packs, pad, use_packing
 from tiny_models import ENCODERS, make_encoder, random_texts
@@ -129,3 +130,32 @@ def test_the_saved_config_does_not_mention_packing(tmp_path):
     use_packing(model)
     model.save_pretrained(tmp_path)
     assert ATTENTION not in (tmp_path / "config.json").read_text()
+
+
+def reference_varlen(q, k, v, ends, ends_k, longest, longest_k, *, dropout_p, softmax_scale, causal):
+    """What flash-attn's kernel is documented to do, text by text: q, k, v [T, H, D]."""
+    assert ends.dtype == torch.int32 and torch.equal(ends, ends_k) and dropout_p == 0.0
+    lengths = ends.diff()
+    assert longest == longest_k == lengths.max()
+    parts = (x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v))
+    mixed = [
+        torch.nn.functional.scaled_dot_product_attention(*text, scale=softmax_scale, is_causal=causal)
+        for text in zip(*parts, strict=True)
+    ]
+    return torch.cat(mixed, dim=1).transpose(0, 1)
+
+
+@pytest.mark.parametrize("kind", ["bert", "roberta", "distilbert", "electra"])
+def test_a_varlen_kernel_is_given_the_texts_as_they_lie(kind, monkeypatch):
+    """The kernel runs on CUDA only; here a loop with its signature stands in for it."""
+    model, batch = make_encoder(kind), make_batch(pairs=False)
+    use_packing(model)
+    expected = classify_packed(model, batch)
+    calls = []
+    monkeypatch.setattr(packing, "varlen_kernel", lambda query: calls.append(query) or reference_varlen)
+    torch.testing.assert_close(classify_packed(model, batch), expected, atol=1e-5, rtol=1e-5)
+    assert len(calls) == 2  # one for each layer
+
+
+def test_no_varlen_kernel_on_the_cpu():
+    assert packing.varlen_kernel(torch.zeros(1, 1, 1, 1, dtype=torch.bfloat16)) is None

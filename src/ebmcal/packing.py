@@ -1,8 +1,9 @@
 """Forward passes without padding: the texts of a batch are concatenated, attention stays inside each text.
 
 Texts are sorted by length, so that texts of one length lie side by side and attend in one batched call (CPU has no
-varlen kernel). It goes through transformers' attention interface: the model classes stay stock. Linear layers see real
-tokens only. Architectures missing from `PACKED_ENCODERS` are padded to the longest text of the batch instead.
+varlen kernel; on CUDA flash-attn's is taken where it is installed). It goes through transformers' attention interface:
+the model classes stay stock. Linear layers see real tokens only. Architectures missing from `PACKED_ENCODERS` are padded
+to the longest text of the batch instead.
 """
 
 from collections.abc import Callable, Sequence
@@ -74,21 +75,51 @@ def packed_attention(
     dropout: float = 0.0,
     is_causal: bool | None = None,
     groups: Groups = (),
+    position_bias: Tensor | None = None,  # [1, H, L, L], of the longest text
     **_: object,
 ) -> tuple[Tensor, None]:
     """Attention within each text of a packed sequence, one call for each group of equal length -> [1, T, H, D]."""
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
+    if position_bias is None and (kernel := varlen_kernel(query)):
+        return _attend_varlen(kernel, (query, key, value), groups, dropout, scaling, causal), None
     sizes = [stop - start for start, stop, _ in groups]
     # split, not slices: the gradient of n slices would be n tensors of the full size.
     parts = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
     outputs = []
     for (_, _, length), qkv in zip(groups, parts, strict=True):
         q, k, v = (x.unflatten(1, (-1, length)).transpose(0, 1) for x in qkv)  # [n, H, L, D]
+        bias = None if position_bias is None else position_bias[..., :length, :length]
         mixed = F.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
+            q, k, v, bias, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=q.shape[1] != k.shape[1]
         )
         outputs.append(mixed.transpose(1, 2).flatten(0, 1))  # [n * L, H, D]
     return torch.cat(outputs)[None], None
+
+
+def varlen_kernel(query: Tensor) -> Callable[..., Tensor] | None:
+    """flash-attn's kernel for texts of any lengths, where it is installed and takes such tensors."""
+    if not query.is_cuda or query.dtype not in (torch.bfloat16, torch.float16):
+        return None
+    try:
+        from flash_attn import flash_attn_varlen_func
+    except ImportError:
+        return None
+    return flash_attn_varlen_func
+
+
+def _attend_varlen(
+    kernel: Callable[..., Tensor],
+    states: tuple[Tensor, Tensor, Tensor],
+    groups: Groups,
+    dropout: float,
+    scaling: float | None,
+    causal: bool,
+) -> Tensor:
+    ends = np.concatenate([[0], *(np.arange(start, stop, length) + length for start, stop, length in groups)])
+    ends = torch.as_tensor(ends, dtype=torch.int32, device=states[0].device)  # [n + 1]
+    longest = groups[-1][2]
+    q, k, v = (x[0].transpose(0, 1) for x in states)  # [T, H, D]
+    return kernel(q, k, v, ends, ends, longest, longest, dropout_p=dropout, softmax_scale=scaling, causal=causal)[None]
 
 
 AttentionInterface.register(ATTENTION, packed_attention)
@@ -106,6 +137,25 @@ def _classification_head(model: nn.Module, first: Tensor) -> Tensor:
     return model.classifier(first)
 
 
+def _mpnet_states(model: nn.Module, batch: Pack, positions: Tensor) -> Tensor:
+    """MPNet's layers one by one: its attention has a bias by distance and does not go through the interface."""
+    encoder = model.base_model.encoder
+    states = model.base_model.embeddings(batch.input_ids[None], position_ids=positions)
+    # The bias depends on the distance alone: a shorter text has the first rows and columns of the longest one's.
+    bias = encoder.compute_position_bias(states[:, : int(batch.lengths.max())])
+    for layer in encoder.layer:
+        attention = layer.attention.attn
+        heads = (attention.num_attention_heads, attention.attention_head_size)
+        q, k, v = (f(states).unflatten(-1, heads).transpose(1, 2) for f in (attention.q, attention.k, attention.v))
+        dropout = attention.dropout.p if model.training else 0.0
+        mixed, _ = packed_attention(
+            attention, q, k, v, None, dropout=dropout, is_causal=False, groups=batch.groups, position_bias=bias
+        )
+        states = layer.attention.LayerNorm(layer.attention.dropout(attention.o(mixed.flatten(2))) + states)
+        states = layer.output(layer.intermediate(states), states)
+    return states
+
+
 @dataclass(frozen=True)
 class PackedEncoder:
     """How an architecture turns the first hidden state of each text ([n, 1, H]) into logits."""
@@ -113,6 +163,7 @@ class PackedEncoder:
     head: Callable[[nn.Module, Tensor], Tensor]
     after_padding: bool = False  # positions start behind the padding index
     token_types: bool = True
+    states: Callable[[nn.Module, Pack, Tensor], Tensor] | None = None  # where the attention interface is not used
 
 
 PACKED_ENCODERS: dict[str, PackedEncoder] = {
@@ -122,6 +173,7 @@ PACKED_ENCODERS: dict[str, PackedEncoder] = {
     "roberta": PackedEncoder(_classification_head, after_padding=True),
     "xlm-roberta": PackedEncoder(_classification_head, after_padding=True),
     "camembert": PackedEncoder(_classification_head, after_padding=True),
+    "mpnet": PackedEncoder(_classification_head, after_padding=True, token_types=False, states=_mpnet_states),
 }
 
 
@@ -139,17 +191,22 @@ def packs(model: nn.Module) -> bool:
 
 def use_packing(model: nn.Module) -> None:
     """Switch a supported model to packed attention; from then on it takes packs only."""
-    model.set_attn_implementation(ATTENTION)
+    kind = PACKED_ENCODERS.get(model.config.model_type)  # None for language models
+    if kind is None or kind.states is None:
+        model.set_attn_implementation(ATTENTION)
 
 
 def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
     """Logits [n, C] of packed texts by a stock sequence classifier that `use_packing` was called on."""
     kind = PACKED_ENCODERS[model.config.model_type]
     offset = model.config.pad_token_id + 1 if kind.after_padding else 0
-    inputs = {"input_ids": batch.input_ids[None], "position_ids": batch.positions(offset)[None]}
-    if kind.token_types:
-        inputs["token_type_ids"] = batch.token_types[None]
-    states = model.base_model(**inputs, groups=batch.groups).last_hidden_state  # [1, T, H]
+    positions = batch.positions(offset)[None]
+    if kind.states:
+        states = kind.states(model, batch, positions)  # [1, T, H]
+    else:
+        types = {"token_type_ids": batch.token_types[None]} if kind.token_types else {}
+        inputs = {"input_ids": batch.input_ids[None], "position_ids": positions, **types}
+        states = model.base_model(**inputs, groups=batch.groups).last_hidden_state
     first = states[0, torch.from_numpy(batch.starts).to(states.device)][:, None]  # [n, 1, H]
     # The head costs nothing, and logits rounded to bfloat16 would have two digits: it stays in float32.
     with torch.autocast(states.device.type, enabled=False):
