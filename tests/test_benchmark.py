@@ -501,7 +501,7 @@ def no_data(monkeypatch):
     """Settings are resolved as they would be with data of that size; no data and no models are looked at."""
 
     def of(n_train: int, hidden_size: int) -> None:
-        def prepare(config, _):
+        def prepare(config, *_):
             return resolve(config, n_train, hidden_size), SimpleNamespace(splits={})
 
         monkeypatch.setattr(pipeline, "prepare", prepare)

@@ -20,7 +20,10 @@ from typing import Any
 from ebmcal.errors import EbmcalError
 
 #: How libraries that write files themselves say that the disk is full.
-FULL_DISK = ("No space left on device", "PytorchStreamWriter failed writing")
+FULL_DISK = (
+    "No space left on device", "File too large", "PytorchStreamWriter failed", "enforce fail at inline_container",
+    "iostream error",
+)  # fmt: skip
 
 SEAL = "checksums.json"
 

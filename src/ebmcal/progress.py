@@ -10,6 +10,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from ebmcal.files import explaining_disk
+
 Advance = Callable[..., None]
 
 
@@ -63,10 +65,11 @@ class Console(Reporter):
 
     def _write(self, text: str) -> None:
         if self.log is not None:
-            self.log.parent.mkdir(parents=True, exist_ok=True)
             now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-            with open(self.log, "a", encoding="utf-8") as handle:
-                handle.write(f"{now} {text}\n")
+            with explaining_disk(self.log):
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                with open(self.log, "a", encoding="utf-8") as handle:
+                    handle.write(f"{now} {text}\n")
 
 
 def console_of_main_process(log: Path | None = None) -> Reporter:

@@ -5,6 +5,7 @@ and is keyed by tokenizer, texts and length limit, so that every method, seed an
 """
 
 import json
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -110,9 +111,9 @@ def _chunks(rows: Iterable[Row]) -> Iterator[list[Row]]:
 
 
 def _as_npy(raw: Path, dtype: np.dtype, size: int) -> None:
-    """Turn a raw file into an .npy file without holding it in memory."""
-    array = np.lib.format.open_memmap(raw.with_suffix(".npy"), mode="w+", dtype=dtype, shape=(size,))
-    if size:
-        array[:] = np.memmap(raw, dtype=dtype, mode="r", shape=(size,))
-    array.flush()
+    """Turn a raw file into an .npy file. Not by a memory map: a full disk would end the process with a bus error."""
+    header = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": (size,)}
+    with open(raw, "rb") as source, open(raw.with_suffix(".npy"), "wb") as target:
+        np.lib.format.write_array_header_1_0(target, header)
+        shutil.copyfileobj(source, target)
     raw.unlink()
