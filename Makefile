@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow lint format bench wheel clean
+.PHONY: setup demo test test-slow faults lint format bench wheel clean
 
 setup: $(READY)
 
@@ -23,6 +23,10 @@ test: $(READY) lint
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+# Kills, damaged files and bad input against the real commands: docs/faults.md. Interrupted, it goes on.
+faults: $(READY)
+	$(BIN)/python -m tests.faults
 
 lint: $(READY)
 	$(BIN)/ruff check .

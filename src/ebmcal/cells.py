@@ -172,7 +172,8 @@ def _save(
     folder: RunFolder, cell: Cell, model: EnergyClassifier, trainer: JointTrainer, facts: dict[str, Any],
     work: CellWork, reporter: Reporter,
 ) -> None:  # fmt: skip
-    lines = [json.dumps(line) for line in trainer.state.log_history if "loss" in line or "eval_accuracy" in line]
+    told = [line for line in trainer.state.log_history if "loss" in line or "eval_accuracy" in line]
+    lines = [json.dumps(line, sort_keys=True) for line in told]  # those of a checkpoint come back sorted
     card = {
         "method": cell.method,
         "seed": cell.seed,

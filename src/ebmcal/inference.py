@@ -20,6 +20,7 @@ from ebmcal.data import load_texts
 from ebmcal.energies import ENERGIES
 from ebmcal.errors import EbmcalError
 from ebmcal.files import read_json, require_whole
+from ebmcal.models import check_folder
 from ebmcal.predict import predict, score
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
@@ -70,6 +71,7 @@ def load(model_dir: Path) -> EnergyClassifier:
             f"{folder} is not a model folder. A run keeps its models in RUN/checkpoints/METHOD-seedN/model."
         )
     require_whole(folder)
+    check_folder(f"The model folder {folder}", folder)
     return EnergyClassifier.from_pretrained(folder)
 
 

@@ -66,7 +66,7 @@ def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
         LANGUAGE_MODELS[name].path()
         return None
     config = _config("language model", name, {TINY: None, **LANGUAGE_MODELS}, trust_remote_code)
-    if not trust_remote_code and not _writes_texts(config):
+    if not trust_remote_code and not writes_texts(config):
         raise EbmcalError(
             f"The language model {name} is of type {config.model_type!r}, which reads whole texts and cannot write "
             "them. Use a causal language model, such as gpt2, smollm2 or tiny."
@@ -74,7 +74,7 @@ def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
     return config
 
 
-def _writes_texts(config: Any) -> bool:
+def writes_texts(config: Any) -> bool:
     """Whether a model predicts the next token. BERT and its kind load as such, too, but look ahead by default."""
     looks_ahead = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
     return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not looks_ahead

@@ -65,13 +65,15 @@ class Encoded(Sequence):
 
 def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, reporter: Reporter) -> dict[str, Any]:
     """Finetune into `folder` unless it is there already, whole; returns the card."""
+    work = folder.with_name(folder.name + ".work")
     if is_whole(folder, f"noise LM {folder.name}", reporter.say):
+        shutil.rmtree(work, ignore_errors=True)  # of a process that was killed before it could
         return read_json(folder / CARD)
     torch.manual_seed(settings.seed)
     lm = _fresh(settings, train)
     prepare_packing(lm.model)
     before = perplexity(lm, Encoded(lm, held_out))
-    work, start = folder.with_name(folder.name + ".work"), time.monotonic()
+    start = time.monotonic()
     args = training_arguments(
         work, n_steps=settings.steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
         warmup_steps=max(1, settings.steps // 20), precision=settings.precision, seed=settings.seed, weight_decay=0.01,

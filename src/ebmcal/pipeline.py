@@ -26,7 +26,7 @@ from ebmcal.files import SEAL, damage, fingerprint, read_json, seal, sweep, writ
 from ebmcal.locks import LOCK, locked
 from ebmcal.masking import find_mode
 from ebmcal.methods import find_method
-from ebmcal.models import check_encoder, check_language_model
+from ebmcal.models import check_encoder, check_language_model, writes_texts
 from ebmcal.noise import Noise, make_noise, noise_examples, noise_facts, shown_rows
 from ebmcal.packing import longest_text
 from ebmcal.processes import is_main_process, main_process_first
@@ -66,6 +66,7 @@ def _opened(
     """A run folder, locked, with everything that its cells share made."""
     if config.output is None:
         raise EbmcalError("Say where the run should go: --output runs/NAME")
+    _check_place(RunFolder(Path(config.output)))
     with main_process_first():  # the other processes of a torchrun find what the first has made
         config, data = prepare(config, reporter)
     folder = RunFolder(Path(config.output))
@@ -92,6 +93,11 @@ def prepare(
 ) -> tuple[RunConfig, TaskData]:
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
     encoder = check_encoder(config.encoder, config.trust_remote_code)
+    if any(find_method(m).energy == "scalar" for m in config.methods) and writes_texts(encoder):
+        raise EbmcalError(
+            f"The scalar energy needs one feature vector a text, and the encoder {config.encoder} "
+            f"({encoder.model_type}) has one a token. Use hidden or sharp-hidden."
+        )
     if any(find_method(m).uses_noise for m in config.methods):
         check_language_model(config.noise_lm, config.trust_remote_code)
     data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)
@@ -103,6 +109,8 @@ def prepare(
     limit = longest_text(encoder)
     if limit and resolved.max_length > limit:
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
+    for path in config.ood.values():
+        load_texts(path, cache_of(config))
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
     for sentence in audit_sentences(data.audit):
@@ -139,18 +147,26 @@ def fingerprints_of(data: TaskData) -> dict[str, str]:
     return {name: split.fingerprint for name, split in data.splits.items()}
 
 
+def _check_place(folder: RunFolder) -> bool:
+    """Whether a run was begun in a folder; one that holds something else is refused before anything is written."""
+    names = [path.name for path in folder.root.iterdir()] if folder.root.exists() else []
+    # A process that was killed while it wrote the first file has left a part of it.
+    begun = any(name not in {LOCK, folder.log.name} and not name.endswith(".part") for name in names)
+    if begun and _recorded_config(folder) is None and _recorded_data(folder) is None:
+        raise EbmcalError(
+            f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
+            f"{folder.config.name} or {folder.fingerprints.name}. Choose another --output."
+        )
+    return begun
+
+
 def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[str]:
     """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing.
 
     config.yaml and fingerprints.json vouch for each other: returns which of them is lost or damaged.
     """
     there, record = _recorded_config(folder), _recorded_data(folder)
-    begun = folder.root.exists() and any(p.name not in {LOCK, "log.txt"} for p in folder.root.iterdir())
-    if begun and there is None and record is None:
-        raise EbmcalError(
-            f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
-            f"{folder.config.name} or {folder.fingerprints.name}. Choose another --output."
-        )
+    begun = _check_place(folder)
     ours = record is not None and record.get("config") == _settings_key(config)
     changed = differences(there, config) if there else []
     if begun and not ours and (changed or there is None):

@@ -6,11 +6,15 @@ All paths in the commands are relative, so that what two runs in two folders lea
 import csv
 import hashlib
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from ebmcal.files import CHECK, SEAL
+from ebmcal.noise_store import JOURNAL
 
 LABELS = ("bad", "fair", "good")
 
@@ -79,9 +83,9 @@ def fresh(inputs: Path, folder: Path) -> Path:
 
 
 #: What differs between two runs of the same command: times, and the checksums of files that hold times.
-TIMES = {"seconds", "lm_seconds", "train_runtime", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second"}
-SKIPPED = {"log.txt", "report.html", ".lock"}
-SEALS = {"seal.json", "sums.json"}
+TIMES = {"seconds", "lm_seconds", "eval_runtime", "eval_samples_per_second", "eval_steps_per_second", CHECK}
+IN_BETWEEN = re.compile(r"\.part(/|$)|\.work(/|$)|/checkpoint-\d+(/|$)")
+SKIPPED = {"log.txt", "report.html", ".lock", SEAL}
 
 
 def results(folder: Path) -> dict[str, str]:
@@ -89,15 +93,15 @@ def results(folder: Path) -> dict[str, str]:
     found = {}
     for path in sorted(p for top in ("run", "cache") for p in (folder / top).rglob("*") if p.is_file()):
         name = path.relative_to(folder).as_posix()
-        if path.name not in SKIPPED and ".part" not in name:
+        if path.name not in SKIPPED and not IN_BETWEEN.search(name):
             found[name] = _digest(path)
     return found
 
 
 def leftovers(folder: Path) -> list[str]:
-    """Files that were being written when a command was killed, and are still there."""
-    parts = [p for top in ("run", "cache") for p in (folder / top).rglob("*.part")]
-    return sorted(p.relative_to(folder).as_posix() for p in parts)
+    """What is only needed while a command works, and is still there."""
+    names = {p.relative_to(folder).as_posix() for top in ("run", "cache") for p in (folder / top).rglob("*")}
+    return sorted(name for name in names if IN_BETWEEN.search(name))
 
 
 def _digest(path: Path) -> str:
@@ -105,6 +109,8 @@ def _digest(path: Path) -> str:
     if path.suffix in {".json", ".jsonl"}:
         try:
             lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
+            if path.name == JOURNAL:  # in the order in which shards were made
+                lines = sorted(line for line in lines if line)
             content = json.dumps([_timeless(json.loads(line)) for line in lines]).encode()
         except ValueError:
             pass  # damaged: compared as it is

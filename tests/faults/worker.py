@@ -69,18 +69,20 @@ class Worker:
         *,
         kill_after: float | None = None,
         kill_at_change: int | None = None,
+        kill_when: str | None = None,
         signal_after: tuple[int, float] | None = None,
         forked: bool = True,
         timeout: float = 300,
     ) -> Ended:
-        """A command in `folder`, to its end or until it is killed, at a moment or just before its n-th change on disk.
+        """A command in `folder`, to its end or until it is killed: at a moment, just before its n-th change on
+        disk, or before the first one after a file that matches `kill_when` is there.
 
         `signal_after` sends another signal at a moment. Moments count from the start, or, for a process that is not
         forked and has to import first, from its first word. A command that hangs is killed after `timeout`: code −9.
         """
         said = folder.parent / f"{folder.name}.said"
         start = time.monotonic()
-        pid, ended = self._start(arguments, folder, said, kill_at_change, forked)
+        pid, ended = self._start(arguments, folder, said, (kill_at_change, kill_when), forked)
         number, moment = (signal.SIGKILL, kill_after) if kill_after is not None else signal_after or (None, timeout)
         answer = None if forked else _until_it_speaks(said, ended, timeout)
         answer = answer or ended(max(0.0, moment))
@@ -95,7 +97,7 @@ class Worker:
         text = said.read_text(encoding="utf-8", errors="replace")
         return Ended(answer["code"], text, now - start, answer.get("changes", 0), now - sent)
 
-    def _start(self, arguments: list[str], folder: Path, said: Path, kill_at: int | None, forked: bool) -> tuple:
+    def _start(self, arguments: list[str], folder: Path, said: Path, kill_at: tuple, forked: bool) -> tuple:
         if not forked:
             command = [sys.executable, "-m", "ebmcal", *arguments]
             with open(said, "wb") as sink:
@@ -208,9 +210,9 @@ def _become(request: dict[str, Any], counted: int) -> None:
         os._exit(code)
 
 
-def _count_changes(folder: str, kill_at: int | None) -> list[int]:
+def _count_changes(folder: str, kill_at: tuple[int | None, str | None]) -> list[int]:
     """Count the changes of files below a folder; SIGKILL just before the one that is asked for."""
-    count = [0]
+    count, (number, pattern) = [0], kill_at
 
     def hook(event: str, values: tuple) -> None:
         if event == "open":
@@ -225,7 +227,7 @@ def _count_changes(folder: str, kill_at: int | None) -> list[int]:
             return
         if os.path.abspath(os.fsdecode(path)).startswith(folder):
             count[0] += 1
-            if count[0] == kill_at:
+            if count[0] == number or (pattern and any(Path(folder).glob(pattern))):
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(hook)
