@@ -29,8 +29,8 @@ from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.tokens import TokenTable
 from ebmcal.trainer import JointTrainer
+from ebmcal.training import gathered_weights, sharding, training_arguments
 from ebmcal.training import run as train_to_the_end
-from ebmcal.training import training_arguments
 
 #: Test rows that are scored while training, for the curves.
 WATCHED_ROWS = 1000
@@ -92,9 +92,9 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
         reporter.say(f"{encoder.config.model_type}: cannot run without padding here; uses length-sorted batches")
     trainer = _trainer(folder, cell, model, method, work)
     train_to_the_end(trainer, cell.name, reporter)
-    facts = _facts(trainer, time.monotonic() - start)
+    facts, weights = _facts(trainer, time.monotonic() - start), gathered_weights(trainer)
     if trainer.is_world_process_zero():
-        _save(folder, cell, model, trainer, facts, work, reporter)
+        _save(folder, cell, model, weights, trainer, facts, work, reporter)
     trainer.accelerator.wait_for_everyone()
 
 
@@ -112,6 +112,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
         seed=cell.seed,
         save_steps=config.save_steps,
         eval_steps=config.eval_steps,
+        **(sharding(model.encoder) if config.fsdp else {}),
     )
     labels = work.data.splits["train"].labels
     return JointTrainer(
@@ -169,8 +170,8 @@ def _facts(trainer: JointTrainer, seconds: float) -> dict[str, Any]:
 
 
 def _save(
-    folder: RunFolder, cell: Cell, model: EnergyClassifier, trainer: JointTrainer, facts: dict[str, Any],
-    work: CellWork, reporter: Reporter,
+    folder: RunFolder, cell: Cell, model: EnergyClassifier, weights: dict[str, Any] | None, trainer: JointTrainer,
+    facts: dict[str, Any], work: CellWork, reporter: Reporter,
 ) -> None:  # fmt: skip
     told = [line for line in trainer.state.log_history if "loss" in line or "eval_accuracy" in line]
     lines = [json.dumps(line, sort_keys=True) for line in told]  # those of a checkpoint come back sorted
@@ -188,7 +189,7 @@ def _save(
     if folded.exists():
         reporter.say(f"{cell.name}: the temperature that was folded in is not in the new weights: fold it again")
     with quiet(), writing_folder(place) as aside:
-        model.save_pretrained(aside, card)
+        model.save_pretrained(aside, card, weights)
         write_text(aside / HISTORY, "\n".join(lines) + "\n")
         load_tokenizer(work.config.encoder, work.config.trust_remote_code).save_pretrained(aside)
     if kept is not None:

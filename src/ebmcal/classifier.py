@@ -67,12 +67,17 @@ class EnergyClassifier(nn.Module):
             )
         self._features = inputs[0]  # [n, H]
 
-    def save_pretrained(self, folder: str | Path, card: dict[str, Any] | None = None) -> None:
-        """Write a plain checkpoint, the energy head when there is one, and `ebmcal.json`."""
-        folder = Path(folder)
-        self.encoder.save_pretrained(folder)
+    def save_pretrained(
+        self, folder: str | Path, card: dict[str, Any] | None = None, weights: dict[str, Tensor] | None = None
+    ) -> None:
+        """Write a plain checkpoint, the energy head when there is one, and `ebmcal.json`.
+
+        `weights` are written in place of the model's own, when this process holds only a part of them.
+        """
+        folder, weights = Path(folder), self.state_dict() if weights is None else weights
+        self.encoder.save_pretrained(folder, state_dict=_below("encoder.", weights))
         if self.energy_head is not None:
-            save_file({k: v.contiguous() for k, v in self.energy_head.state_dict().items()}, folder / HEAD_FILE)
+            save_file(_below("energy_head.", weights), folder / HEAD_FILE)
         write_json(folder / CARD_FILE, {"energy": self.energy, **(card or {})})
 
     @classmethod
@@ -96,6 +101,10 @@ class EnergyClassifier(nn.Module):
     def load_head(self, folder: Path) -> None:
         if self.energy_head is not None:
             self.energy_head.load_state_dict(load_file(Path(folder) / HEAD_FILE))
+
+
+def _below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v.contiguous() for k, v in weights.items() if k.startswith(prefix)}
 
 
 def _last_layer(encoder: nn.Module) -> nn.Linear:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.callbacks import CompleteCheckpoints, Progress, StopOnSignal, checkpoints, last_checkpoint, step_of
@@ -63,6 +64,21 @@ def training_arguments(
         ddp_find_unused_parameters=False,  # every parameter takes part in every pass
         **more,
     )
+
+
+def sharding(encoder: nn.Module) -> dict[str, Any]:
+    """Arguments that give each process a part of the weights, gradients and optimizer states (FSDP2)."""
+    if n_processes() == 1:
+        raise EbmcalError("--fsdp divides a model among processes: torchrun --nproc_per_node N -m ebmcal train …")
+    if not torch.cuda.is_available():  # accelerate would say nothing and keep whole copies
+        raise EbmcalError("--fsdp needs GPUs. Without it, torchrun keeps a whole copy of the model in each process.")
+    layers = list(getattr(encoder, "_no_split_modules", None) or [])
+    return {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": layers}}
+
+
+def gathered_weights(trainer: Trainer) -> dict[str, Any] | None:
+    """All weights, where processes hold parts of them: every process has to call it. None where each has them all."""
+    return trainer.accelerator.get_state_dict(trainer.model_wrapped) if trainer.is_fsdp_enabled else None
 
 
 def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
