@@ -122,16 +122,20 @@ def sweep(folder: Path, encoder: str, how: str) -> dict:
     return {"first": first, "attempts": attempts, "left": left, "last": last, "same": results_of(folder) == before}
 
 
-if __name__ == "__main__":
+def make_quick() -> None:
+    """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
     ebmcal.noise_fit.build_tiny = small_lm
     results.summarize = partial(results.summarize, n_resamples=5)
     results.paired_test = partial(results.paired_test, n_resamples=5)
-    plain_report = "x" * 100 * KB  # drawing the real one takes longer than all the rest
+    pipeline.write_report = write_blank_report
 
-    def write_report(root: Path) -> Path:
-        pipeline.write_text(root / "report.html", plain_report)
-        return root / "report.html"
 
-    pipeline.write_report = write_report
+def write_blank_report(root: Path) -> Path:
+    pipeline.write_text(root / "report.html", "x" * 100 * KB)
+    return root / "report.html"
+
+
+if __name__ == "__main__":
+    make_quick()
     place, encoder_folder, kind = sys.argv[1:]
     print("\n" + json.dumps(sweep(Path(place), encoder_folder, kind)))

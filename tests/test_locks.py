@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -32,8 +33,8 @@ def holder(tmp_path):
 def test_the_second_is_told_who_holds_it(holder, tmp_path):
     with pytest.raises(EbmcalError) as caught, locked(tmp_path):
         pass
-    who = f"in use by process {holder.pid} on {socket.gethostname()}"
-    assert who in str(caught.value)
+    who = rf"in use by process {holder.pid} on {socket.gethostname()}, since \d{{4}}-\d\d-\d\d \d\d:\d\d UTC"
+    assert re.search(who, str(caught.value))
     assert "Wait for it, or choose another folder" in str(caught.value)
 
 
@@ -41,7 +42,7 @@ def test_a_process_that_was_killed_holds_nothing(holder, tmp_path):
     holder.kill()
     holder.wait()
     with locked(tmp_path):
-        assert (tmp_path / LOCK).read_text() == f"process {os.getpid()} on {socket.gethostname()}"
+        assert (tmp_path / LOCK).read_text().startswith(f"process {os.getpid()} on {socket.gethostname()}, since ")
 
 
 def test_waiting_is_said_once_and_ends(holder, tmp_path):
@@ -50,7 +51,8 @@ def test_waiting_is_said_once_and_ends(holder, tmp_path):
     start = time.monotonic()
     with locked(tmp_path, waiting=told.append, poll=0.02):
         assert time.monotonic() - start > 0.2
-    assert told == [f"process {holder.pid} on {socket.gethostname()}"]
+    assert len(told) == 1
+    assert told[0].startswith(f"process {holder.pid} on {socket.gethostname()}, since ")
 
 
 def test_a_lock_can_be_taken_again(tmp_path):

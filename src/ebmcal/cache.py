@@ -1,13 +1,13 @@
 """What runs share: a folder of noise LMs, noise, tokens and data, each under a key made from what it depends on."""
 
+import contextlib
 import os
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from ebmcal.config import RunConfig
 from ebmcal.data import Texts
-from ebmcal.files import fingerprint, is_whole
+from ebmcal.files import fingerprint, is_whole, sweep
 from ebmcal.locks import locked
 from ebmcal.models import load_tokenizer
 from ebmcal.progress import Reporter
@@ -44,7 +44,10 @@ def tokens_from(rows: Iterable[Row], key: str, config: RunConfig, reporter: Repo
         return there or tokenize(rows, tokenizer, config.max_length, folder)
 
 
-def made_once(folder: Path, what: str, reporter: Reporter) -> AbstractContextManager[None]:
-    """The lock of a folder that runs share: a second run waits and then finds it made."""
+@contextlib.contextmanager
+def made_once(folder: Path, what: str, reporter: Reporter) -> Iterator[None]:
+    """Hold the lock of a folder that runs share: a second run waits and then finds it made."""
     place = folder.with_name(folder.name + ".lock")
-    return locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it"))
+    with locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it")):
+        sweep(folder)
+        yield

@@ -188,8 +188,8 @@ def require_whole(model: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a process that was killed was writing below a folder; the caller holds its lock."""
-    for left in folder.rglob(".*.part"):
+    """Remove what a process that was killed was writing in a folder, or in its place; the caller holds its lock."""
+    for left in [*folder.rglob(".*.part"), *folder.parent.glob(f".{folder.name}.*.part")]:
         shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
 
 

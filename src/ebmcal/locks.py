@@ -1,6 +1,7 @@
 """One process at a time on a folder: the second is told who holds it, or waits."""
 
 import contextlib
+import datetime
 import os
 import socket
 import time
@@ -34,7 +35,8 @@ def locked(folder: Path, *, waiting: Callable[[str], None] | None = None, poll: 
         _take(handle, folder, waiting, poll)
         handle.seek(0)
         handle.truncate()
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}")
+        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
         handle.flush()
         yield
 
