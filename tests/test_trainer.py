@@ -182,12 +182,24 @@ def spoil(trainer, value):
 def test_divergence_stops_with_step_and_term_and_keeps_the_checkpoint(value, what, tables, tmp_path):
     trainer = make_trainer(tables, tmp_path, save_steps=2)
     trainer.add_callback(At(4, lambda: spoil(trainer, value)))
-    with pytest.raises(EbmcalError, match=rf"diverged at step 5: {what}.*last checkpoint is kept"):
+    with pytest.raises(EbmcalError, match=rf"diverged at step 5: {what}.*checkpoint is kept. Try a smaller learning"):
         train(trainer)
     kept = last_checkpoint(tmp_path)
     assert kept.name == "checkpoint-4"
     stored = load_file(kept / "model.safetensors")
     assert all(torch.isfinite(value).all() for value in stored.values())
+
+
+def test_a_gradient_that_overflows_spoils_no_checkpoint(tables, tmp_path):
+    """The loss of the step is finite; its update would make every weight NaN, and the checkpoint of step 4 useless."""
+    trainer = make_trainer(tables, tmp_path, save_steps=2)
+    weight = trainer.model.encoder.classifier.weight
+    trainer.add_callback(At(3, lambda: weight.register_hook(lambda gradient: gradient * float("inf"))))
+    with pytest.raises(EbmcalError, match=r"diverged at step 4: the norm of the gradient is (nan|inf)\."):
+        train(trainer)
+    kept = last_checkpoint(tmp_path)
+    assert kept.name == "checkpoint-2"
+    assert all(torch.isfinite(value).all() for value in load_file(kept / "model.safetensors").values())
 
 
 def test_a_loss_that_overflows_is_named(tables, tmp_path):

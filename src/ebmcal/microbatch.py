@@ -63,10 +63,11 @@ class MicroBatchTrainer(Trainer):
         self._sums[name] += value
         self._counts[name] += 1
 
-    def diverged(self, name: str, value: float) -> None:
+    def diverged(self, name: str, value: float, step: int | None = None) -> None:
+        """Stop before anything of this step, by default the one that is being made, is saved."""
         raise EbmcalError(
-            f"Training diverged at step {self.state.global_step + 1}: {name} is {value}. The last checkpoint is kept. "
-            "Try a smaller learning rate, a smaller energy weight, a longer warm-up or --precision fp32."
+            f"Training diverged at step {step or self.state.global_step + 1}: {name} is {value}. "
+            "The last checkpoint is kept. Try a smaller learning rate, a smaller energy weight, a longer warm-up or --precision fp32."
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
@@ -75,6 +76,8 @@ class MicroBatchTrainer(Trainer):
             logs |= {name: total / self._counts[name] for name, total in self._sums.items()}
             self._sums.clear()
             self._counts.clear()
+        if not np.isfinite(logs.get("grad_norm", 0.0)):  # the weights are spoilt; a checkpoint would come after the log
+            self.diverged("the norm of the gradient", logs["grad_norm"], self.state.global_step)
         super().log(logs, *args, **kwargs)
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler:
