@@ -67,7 +67,8 @@ class MicroBatchTrainer(Trainer):
         """Stop before anything of this step, by default the one that is being made, is saved."""
         raise EbmcalError(
             f"Training diverged at step {step or self.state.global_step + 1}: {name} is {value}. "
-            "The last checkpoint is kept. Try a smaller learning rate, a smaller energy weight, a longer warm-up or --precision fp32."
+            "The last checkpoint is kept. Try a smaller learning rate, a smaller energy weight, a longer warm-up or "
+            "--precision fp32."
         )
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
