@@ -60,7 +60,7 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     for split in (s for s in missing if folder.predictions(cell, s).exists()):
         reporter.say(f"{cell.name}: {split}.parquet is damaged: predicted again")
     if missing:
-        model = EnergyClassifier.from_pretrained(model_folder)
+        model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code)
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter)
     return read_json(model_folder / CARD_FILE)["training"]

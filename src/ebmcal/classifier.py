@@ -81,14 +81,14 @@ class EnergyClassifier(nn.Module):
         write_json(folder / CARD_FILE, {"energy": self.energy, **(card or {})})
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path) -> "EnergyClassifier":
+    def from_pretrained(cls, folder: str | Path, trust_remote_code: bool = False) -> "EnergyClassifier":
         """Load what `save_pretrained` wrote, or any sequence classifier (energy: hidden)."""
         folder = Path(folder)
         card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
         try:
             with quiet():
                 encoder = AutoModelForSequenceClassification.from_pretrained(
-                    folder, use_safetensors=True, dtype=torch.float32
+                    folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
                 )
             model = cls(encoder, card.get("energy", "hidden"))
             model.load_head(folder)

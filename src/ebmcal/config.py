@@ -201,6 +201,11 @@ def _problems(config: RunConfig) -> list[str]:
             problems.append(f"{name} has a repeated entry: {', '.join(map(str, values))}.")
     if any(seed < 0 for seed in config.seeds):
         problems.append(f"seeds must be 0 or more; {', '.join(map(str, config.seeds))} came.")
+    problems += [
+        f"ood: the name {name!r} becomes part of a file name: use letters, digits and _ only."
+        for name in config.ood
+        if not name.isidentifier()
+    ]
     if config.output and config.output.exists() and not config.output.is_dir():
         problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:

@@ -77,7 +77,7 @@ def load(model_dir: Path) -> EnergyClassifier:
 
 def _tokens(model_dir: Path, texts: Sequence[Row], scratch: Path) -> TokenTable:
     card = read_json(Path(model_dir) / CARD_FILE) if (Path(model_dir) / CARD_FILE).exists() else {}
-    tokenizer = AutoTokenizer.from_pretrained(model_dir)
+    tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
     return tokenize(texts, tokenizer, card.get("max_length", min(tokenizer.model_max_length, 512)), scratch / "tokens")
 
 

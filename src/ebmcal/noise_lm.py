@@ -95,8 +95,10 @@ class NoiseLm:
         card = read_json(folder / CARD)
         try:
             with quiet():
-                model = AutoModelForCausalLM.from_pretrained(folder, use_safetensors=True, dtype=torch.float32)
-            tokenizer = AutoTokenizer.from_pretrained(folder)
+                model = AutoModelForCausalLM.from_pretrained(
+                    folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=False
+                )
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:
             raise EbmcalError(f"{folder} is not a usable noise LM: {' '.join(str(error).split())[:300]}") from error
         return cls(

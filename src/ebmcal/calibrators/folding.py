@@ -53,7 +53,11 @@ def folded_temperature(model_dir: str | Path) -> float | None:
 def _weight_files(model_dir: str | Path) -> list[Path]:
     folder = Path(model_dir)
     if (folder / INDEX).exists():
-        return [folder / name for name in sorted(set(files.read_json(folder / INDEX)["weight_map"].values()))]
+        try:
+            names = sorted(set(files.read_json(folder / INDEX)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EbmcalError(f"{folder / INDEX} lists no weights. Save the model again.") from error
+        return [files.inside(folder, str(name)) for name in names]
     return [folder / WEIGHTS] if (folder / WEIGHTS).exists() else []
 
 
