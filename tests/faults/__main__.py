@@ -5,8 +5,6 @@ An interrupted session goes on where it stopped (`--work` holds the cases done);
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -14,13 +12,12 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
-from . import TESTS
 from .corruptions import corrupt, plan_corruptions
 from .files import plan_files, read_fuzzed
 from .inputs import CASES, lay_out, refuse
 from .kills import Ground, kill_chain, plan_chains, plan_signals, send_signal
 from .record import Case, Record, code_digest
-from .worker import ENVIRONMENT, Worker
+from .worker import Worker
 
 #: Part → what a good case is called.
 TITLES = {
@@ -40,7 +37,8 @@ def main() -> int:
     record = Record(work / "cases.jsonl", identity)
     start = time.monotonic()
     with Worker() as worker:
-        ground = Ground(worker, _inputs(work), work, options.seed)
+        ground = Ground(worker, work / "inputs", work, options.seed)
+        ground.make_inputs()
         todo = list(_cases(ground, options))
         if options.only:
             todo = [(key, make) for key, make in todo if options.only in key]
@@ -66,14 +64,6 @@ def _options() -> argparse.Namespace:
     options = parser.parse_args()
     options.work = options.work.resolve()
     return options
-
-
-def _inputs(work: Path) -> Path:
-    folder = work / "inputs"
-    if not (folder / "benchmark.yaml").exists():
-        command = [sys.executable, "-m", f"{TESTS.name}.faults.playground", str(folder)]
-        subprocess.run(command, check=True, cwd=TESTS.parent, env=os.environ | ENVIRONMENT)
-    return folder
 
 
 def _cases(ground: Ground, options: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Case]]]:

@@ -92,31 +92,31 @@ def plan_corruptions(count: int) -> list[tuple[str, str, str]]:
     return rounds[:count]
 
 
-def prepare_state(ground: Ground, state: str) -> Path:
+def prepare_state(ground: Ground, state: str, stage: str) -> Path:
     """A finished run (the reference), or one that was killed when its second checkpoint had just been written."""
-    folder = ground.scratch / f"state {state}"
+    folder = ground.scratch / f"state {state} {stage}"
     if not folder.exists():
-        ground.reference("run")
+        ground.reference(stage)
         if state == "finished":
-            shutil.copytree(ground.scratch / "reference run", folder)
+            shutil.copytree(ground.scratch / f"reference {stage}", folder)
         else:
             fresh(ground.inputs, folder)
-            ended = ground.worker.run(STAGES["run"], folder, kill_when=next(reversed(STATES[state].values())))
+            ended = ground.worker.run(STAGES[stage], folder, kill_when=next(reversed(STATES[state].values())))
             if not ended.killed:
                 raise RuntimeError(f"The run could not be killed while {state}:\n{ended.said}")
     return folder
 
 
-def corrupt(ground: Ground, state: str, kind: str, damage: str) -> Case:
+def corrupt(ground: Ground, state: str, kind: str, damage: str, stage: str = "run") -> Case:
     """Damage one file, run the same command, judge what it says and what it leaves."""
     key = f"corruptions {state}, {kind}, {damage}"
-    rng, reference = ground.rng(key), ground.reference("run")
-    source, folder = prepare_state(ground, state), ground.scratch / "corrupted"
+    rng, reference = ground.rng(key), ground.reference(stage)
+    source, folder = prepare_state(ground, state, stage), ground.scratch / "corrupted"
     shutil.rmtree(folder, ignore_errors=True)
     shutil.copytree(source, folder)
     path = rng.choice(sorted(folder.glob(STATES[state][kind])))
     _injure(path, DAMAGES[damage], rng)
-    ended = ground.worker.run(STAGES["run"], folder)
+    ended = ground.worker.run(STAGES[stage], folder)
     case = {"part": "corruptions", "key": key, "file": path.relative_to(folder).as_posix(), "said": _lines(ended.said)}
     if "Traceback" in ended.said or ended.code < 0:
         return case | {"ok": False, "outcome": "crashed", "problem": ended.said[-1500:], "differing": []}
@@ -124,7 +124,7 @@ def corrupt(ground: Ground, state: str, kind: str, damage: str) -> Case:
     if ended.code:  # it must say what to delete; then it goes on
         named, outcome = named and "elete" in ended.said, "refused"
         path.unlink(missing_ok=True)
-        ended = ground.worker.run(STAGES["run"], folder)
+        ended = ground.worker.run(STAGES[stage], folder)
     if ended.code:
         problem = f"does not go on: {ended.said[-800:]}"
         return case | {"ok": False, "outcome": outcome, "problem": problem, "differing": []}

@@ -15,7 +15,7 @@ from typing import Any
 
 from .playground import STAGES, differing, fresh, leftovers, reached, results
 from .record import Case
-from .worker import Ended, Worker
+from .worker import MAKE_INPUTS, Ended, Worker
 
 CHAIN_LENGTHS = (1, 2, 1, 3, 1)
 SECONDS_TO_STOP = 10  # Ctrl-C and SIGTERM end a command within this
@@ -50,6 +50,17 @@ class Ground:
                 raise RuntimeError(f"{stage} failed undisturbed:\n{ended.said}")
             _REFERENCES[self.scratch][stage] = Reference(ended.seconds, ended.n_changes, results(folder))
         return _REFERENCES[self.scratch][stage]
+
+    def make_inputs(self) -> None:
+        """Write the inputs unless they are there."""
+        if not self.inputs.exists():
+            aside = self.scratch / "inputs.part"
+            shutil.rmtree(aside, ignore_errors=True)
+            aside.mkdir(parents=True)
+            made = self.worker.run([MAKE_INPUTS], aside)
+            if made.code:
+                raise RuntimeError(f"The inputs could not be made:\n{made.said}")
+            aside.rename(self.inputs)
 
     def rng(self, key: str) -> random.Random:
         return random.Random(f"{self.seed} {key}")

@@ -43,7 +43,7 @@ STAGES: dict[str, list[str]] = {
 
 
 def make_inputs(folder: Path) -> Path:
-    """Encoder, noise LM, texts and a benchmark file in `folder`; run in a process of its own, for it uses torch."""
+    """Encoder, noise LM, texts and a benchmark file in `folder`."""
     from transformers.utils import logging
 
     from ebmcal.tiny_lm import train_tokenizer
@@ -137,9 +137,3 @@ def reached(folder: Path) -> str:
         "noise LM training": "cache/noise_lm/*.work/checkpoint-*", "tokens": "cache/tokens/*", "data": "cache/texts-*",
     }  # fmt: skip
     return next((stage for stage, pattern in signs.items() if any(folder.glob(pattern))), "start")
-
-
-if __name__ == "__main__":
-    import sys
-
-    make_inputs(Path(sys.argv[1]))

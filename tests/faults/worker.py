@@ -17,11 +17,15 @@ from pathlib import Path
 from typing import Any
 
 from . import TESTS
+from .playground import make_inputs
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1", "COLUMNS": "200",
     "NO_COLOR": "1", "TERM": "dumb",
 }  # fmt: skip
+
+#: In place of a command: makes what the commands work on, in a process of its own, for it uses torch.
+MAKE_INPUTS = "make inputs"
 
 #: Audit events of Python that change what is on disk; files are opened for writing, too, but by "open".
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree", "tempfile.mkstemp"}
@@ -61,6 +65,7 @@ class Worker:
     def __exit__(self, *_: object) -> None:
         self.helper.stdin.close()
         self.helper.wait(30)
+        self.helper.stdout.close()
 
     def run(
         self,
@@ -196,7 +201,11 @@ def _become(request: dict[str, Any], counted: int) -> None:
     try:
         from ebmcal.cli import main
 
-        main(request["arguments"])
+        if request["arguments"] == [MAKE_INPUTS]:
+            make_inputs(Path.cwd())
+        else:
+            main(request["arguments"])
+        code = 0
     except SystemExit as stop:
         code = stop.code if isinstance(stop.code, int) else 0 if stop.code is None else 1
     except BaseException:
