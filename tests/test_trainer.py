@@ -365,6 +365,19 @@ def test_bf16_trains_with_float32_logits(tables, tmp_path):
     assert {p.dtype for p in trainer.model.parameters()} == {torch.float32}
 
 
+def test_bf16_has_the_loss_curve_of_fp32(tables, tmp_path):
+    """Over 200 steps, in windows of 20: rounding moves the loss by hundredths of its fall."""
+    curves = [
+        np.reshape(history(train(make_trainer(
+            tables, tmp_path / precision, n_steps=200, batch_size=8, learning_rate=5e-3, precision=precision
+        )), "loss"), (-1, 20)).mean(axis=1)
+        for precision in ("fp32", "bf16")
+    ]  # fmt: skip
+    fall = curves[0][0] - curves[0][-1]
+    assert fall > 0.3 * curves[0][0]
+    assert 0 < np.abs(curves[1] - curves[0]).max() < 0.01 * fall
+
+
 def test_batches_must_divide_among_the_processes(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "3")
     with pytest.raises(EbmcalError, match="A batch of 4 cannot be shared by 3 processes"):

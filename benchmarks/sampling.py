@@ -1,0 +1,133 @@
+"""Noise sampling against `generate`, and finetuning the noise LM against the stock Trainer; GPT-2 small's architecture.
+
+    python benchmarks/sampling.py [--rounds 3]
+
+Prompts of about 20 tokens, K = 8 samples of each; a sample is about as long as its prompt, as when a masked text is
+written anew. `generate` runs in batches of 32 in fp32, rows in the order they come, until the last row of a batch has
+ended. Both sides write the same number of tokens for each row and take turns in one run.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import mkdtemp
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
+
+from ebmcal.masking import Markers, Piece, to_sequence
+from ebmcal.noise_lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
+from ebmcal.packing import pack, pad
+from ebmcal.sampling import sample
+from ebmcal.training import has_fast_bf16, training_arguments
+from timing import draw_texts, in_turns, peak, publish
+
+N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 64, 8, 20
+MARKERS = Markers(50256, 50255, 50254, 50253)
+
+
+class Ends(StoppingCriteria):
+    """Ends each row after its own number of tokens."""
+
+    def __init__(self, lengths: Sequence[int], prompt: int) -> None:
+        self.stops = torch.tensor(lengths) + prompt
+
+    def __call__(self, input_ids: torch.Tensor, scores: Any, **_: Any) -> torch.Tensor:
+        return input_ids.shape[1] >= self.stops
+
+
+def measure_sampling(rounds: int) -> list[dict[str, Any]]:
+    torch.manual_seed(0)
+    model, precision = GPT2LMHeadModel(GPT2Config()).eval(), torch.bfloat16 if has_fast_bf16() else torch.float32
+    ours = GPT2LMHeadModel(GPT2Config()).eval().to(precision)
+    ours.load_state_dict(model.state_dict())
+    prompts = [text.tolist() for text in draw_texts(N_PROMPTS, MEAN_LENGTH)]
+    rng = np.random.default_rng(0)
+    # Random weights hardly ever end a text; so a row's end is drawn, and both sides stop there.
+    lengths = [np.maximum(3, len(p) * rng.normal(1, 0.15, N_SAMPLES)).astype(int).tolist() for p in prompts]
+    layouts = [[Piece([], prompt, [])] for prompt in prompts]
+    uniforms = [[np.random.default_rng([i, k]).random(n) for k, n in enumerate(ns)] for i, ns in enumerate(lengths)]
+    lm = NoiseLm(ours, None, MARKERS, "infill", 0.4)
+
+    @torch.inference_mode()
+    def reference() -> None:
+        rows = [(p, n) for p, ns in zip(prompts, lengths, strict=True) for n in ns]
+        for start in range(0, len(rows), 32):
+            chunk, stops = zip(*rows[start : start + 32], strict=True)
+            longest = max(map(len, chunk))
+            ids = torch.tensor([[MARKERS.end] * (longest - len(r)) + r for r in chunk])
+            mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in chunk])
+            model.generate(
+                ids, attention_mask=mask, do_sample=True, top_k=20, max_new_tokens=max(stops), eos_token_id=None,
+                pad_token_id=MARKERS.end, stopping_criteria=[Ends(stops, longest)],
+            )  # fmt: skip
+
+    times = in_turns({"generate": reference, "ours": lambda: sample(lm, layouts, uniforms)}, rounds)
+    top, n_tokens = peak(precision), sum(sum(ns) for ns in lengths)
+    # Every drawn token and every token of a prompt goes through the layers once; logits are needed for drawn ones.
+    layers = sum(p.numel() for p in ours.transformer.h.parameters())
+    head = ours.lm_head.weight.numel()
+    flops = 2 * (layers * (n_tokens + sum(map(len, prompts))) + head * n_tokens)
+    return [
+        {"name": "noise sampling, GPT-2 small size", "ratio": times["generate"] / times["ours"], "goal": 6,
+         "reference": "generate in batches of 32, fp32", "tokens_per_second": n_tokens / times["ours"]},
+        {"name": "noise sampling, GPT-2 small size, share of the matmul peak", "ratio": flops / times["ours"] / top,
+         "goal": 0.4, "reference": f"{top / 1e9:.0f} GFLOP/s in {precision}",
+         "generate_over_peak": times["generate"] * top / flops},  # what the first ratio would be at the peak
+    ]  # fmt: skip
+
+
+def measure_finetuning(rounds: int, n_steps: int = 6, batch: int = 8) -> list[dict[str, Any]]:
+    """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens."""
+    torch.manual_seed(0)
+    stock, ours = GPT2LMHeadModel(GPT2Config()), GPT2LMHeadModel(GPT2Config())
+    prepare_packing(ours)
+    lm, rng = NoiseLm(ours, None, MARKERS, "infill", 0.4), np.random.default_rng(0)
+    texts = draw_texts(n_steps * batch)
+    items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), MARKERS) for ids in texts]
+    steps = [items[i : i + batch] for i in range(0, len(items), batch)]
+    theirs = Trainer(stock, args=TrainingArguments("unused", use_cpu=True, report_to="none"))
+    args = training_arguments(
+        Path(mkdtemp()), n_steps=1, batch_size=batch, learning_rate=1e-5, warmup_steps=0, weight_decay=0.0,
+        precision="auto", seed=0, save_steps=10**6,
+    )  # fmt: skip
+    mine = NoiseLmTrainer(ours, args=args, train_dataset=items, data_collator=collate)
+    theirs.current_gradient_accumulation_steps = mine.current_gradient_accumulation_steps = 1
+
+    def padded() -> None:
+        for step in steps:
+            ordered = sorted(step, key=lambda item: len(item[0]))
+            ids, mask, _ = pad(pack([ids for ids, _ in ordered]), MARKERS.end)
+            learn = torch.zeros_like(mask, dtype=torch.bool)
+            learn[mask.bool()] = torch.from_numpy(np.concatenate([learned for _, learned in ordered]))
+            labels = torch.where(learn, ids, -100)
+            theirs.training_step(stock, {"input_ids": ids, "attention_mask": mask, "labels": labels})
+            stock.zero_grad()
+
+    def packed() -> None:
+        for step in steps:
+            mine.training_step(ours, collate(step))
+            ours.zero_grad()
+
+    times = in_turns({"padded": padded, "packed": packed}, rounds)
+    n_tokens = sum(len(ids) for ids, _ in items)
+    return [
+        {"name": "finetuning the noise LM, GPT-2 small size", "ratio": times["padded"] / times["packed"], "goal": 2,
+         "reference": "transformers.Trainer, padding to the longest, fp32",
+         "tokens_per_second": n_tokens / times["packed"]}
+    ]  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--threads", type=int, default=2)
+    options = parser.parse_args()
+    torch.set_num_threads(options.threads)
+    publish("sampling", measure_sampling(options.rounds) + measure_finetuning(options.rounds))
+
+
+if __name__ == "__main__":
+    main()
