@@ -142,6 +142,11 @@ def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: b
     except EbmcalError:
         raise
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise EbmcalError(
+                f"The {kind} {name!r} comes with code of its own, which is not run. Read it first; "
+                "--trust-remote-code runs it, and it can do anything you can."
+            ) from error
         why = " ".join(str(error).split())[:300]
         raise EbmcalError(
             f"The {kind} {name!r} is not built in ({', '.join(packaged)}), is no local folder, and did not come from "
