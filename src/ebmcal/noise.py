@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from ebmcal.cache import cache_of, made_once, tokens_from
 from ebmcal.cells import training_plan
 from ebmcal.config import RunConfig
@@ -129,9 +131,8 @@ def noise_facts(noise: Noise) -> dict[str, Any]:
 def noise_examples(store: NoiseStore, train: Texts, n: int = 20) -> list[dict[str, Any]]:
     """One sample each of the first few sources, beside its source."""
     firsts = {row["source_id"]: row for row in store.rows(8 * n) if row["sample"] == 0}
-    position = {int(source): i for i, source in enumerate(train.ids)}
     chosen = list(firsts.values())[:n]
-    sources = train.rows([position[row["source_id"]] for row in chosen])
+    sources = train.rows([np.flatnonzero(train.ids == row["source_id"])[0] for row in chosen])
     return [
         {
             "source": text, "source_pair": pair, "masked": row["masked"], "hidden": row["hidden"],

@@ -30,6 +30,9 @@ from ebmcal.progress import Reporter
 from ebmcal.tiny_lm import build_tiny
 from ebmcal.training import run, training_arguments
 
+#: Texts that the vocabulary of `tiny` is learned from, at most.
+TINY_TEXTS = 100_000
+
 
 @dataclass(frozen=True)
 class NoiseLmSettings:
@@ -96,7 +99,9 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
 
 def _fresh(settings: NoiseLmSettings, train: Texts) -> NoiseLm:
     if settings.name == TINY:
-        model, tokenizer = build_tiny(t for batch in train.batches() for row in batch for t in row if t)
+        step = -(-len(train) // TINY_TEXTS)
+        some = train.take(np.arange(0, len(train), step))  # counting the words of all texts would take memory
+        model, tokenizer = build_tiny(t for batch in some.batches() for row in batch for t in row if t)
     else:
         model, tokenizer = load_language_model(settings.name, settings.trust_remote_code)
     markers = add_markers(model, tokenizer)
