@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -210,6 +211,14 @@ def test_a_loss_that_overflows_is_named(tables, tmp_path):
         train(trainer)
 
 
+class Lines(Reporter):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
 class Crash(Exception):
     pass
 
@@ -281,8 +290,17 @@ def test_training_goes_on_from_the_older_checkpoint(tables, tmp_path):
     trainer.add_callback(At(5, crash))
     with pytest.raises(Crash):
         train(trainer)
+    shutil.copytree(tmp_path / "damaged" / "checkpoint-4", tmp_path / "damaged" / "checkpoint-5")
     (tmp_path / "damaged" / "checkpoint-4" / "optimizer.pt").write_bytes(b"half")
-    resumed = train(make_trainer(tables, tmp_path / "damaged", dropout=0.2, save_steps=2))
+    (tmp_path / "damaged" / "checkpoint-5" / "trainer_state.json").unlink()
+    resumed, lines = make_trainer(tables, tmp_path / "damaged", dropout=0.2, save_steps=2), Lines()
+    run(resumed, "test", lines)
+    assert lines.lines[:3] == [
+        "test: checkpoint-5 is damaged or was cut off (trainer_state.json is missing): not used",
+        "test: checkpoint-4 is damaged or was cut off (optimizer.pt changed): not used",
+        "test: goes on at step 2 of 6",
+    ]
+    assert not (tmp_path / "damaged" / "checkpoint-5").exists()  # it would push a good one out
     assert_same_weights(weights(resumed), weights(whole))
 
 

@@ -110,7 +110,7 @@ def prepare(
     if limit and resolved.max_length > limit:
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
     for path in config.ood.values():
-        load_texts(path, cache_of(config))
+        load_texts(path, cache_of(config), say=say_damage or reporter.say)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
     for sentence in audit_sentences(data.audit):

@@ -67,6 +67,7 @@ def load_texts(
     text_pair_column: str | None = None,
     label_column: str | None = None,
     label_names: tuple[str, ...] | None = None,
+    say: Callable[[str], None] = lambda line: None,
 ) -> Texts:
     """All rows of one file, labels optional: to predict on it, or as text from elsewhere.
 
@@ -76,7 +77,7 @@ def load_texts(
     check_file(path)
     part = PartFiles((path,), format_of(path), Columns(text_column, text_pair_column, label_column))
     part.check()
-    stored = store_part(part, Path(cache_dir))
+    stored = store_part(part, Path(cache_dir), say)
     _check_rows(stored, str(path))
     names = label_names or infer_names(stored.label_values, path)
     classes = classes_of(stored, class_map(tuple(names), by_number=label_names is not None), str(path))
