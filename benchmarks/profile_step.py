@@ -12,6 +12,7 @@ import re
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from ebmcal.models import quiet
 from timing import HERE
 from training import SIZES, make_steps, our_step, our_trainer
 
@@ -64,4 +65,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quiet():
+        main()

@@ -18,6 +18,7 @@ import torch
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
 from ebmcal.masking import Markers, Piece, to_sequence
+from ebmcal.models import quiet
 from ebmcal.noise_lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
 from ebmcal.packing import pack, pad
 from ebmcal.sampling import sample
@@ -40,8 +41,9 @@ class Ends(StoppingCriteria):
 
 def measure_sampling(rounds: int) -> list[dict[str, Any]]:
     torch.manual_seed(0)
-    model, precision = GPT2LMHeadModel(GPT2Config()).eval(), torch.bfloat16 if has_fast_bf16() else torch.float32
-    ours = GPT2LMHeadModel(GPT2Config()).eval().to(precision)
+    model, precision = GPT2LMHeadModel(GPT2Config()).eval(), "bf16" if has_fast_bf16() else "fp32"
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    ours = GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
     ours.load_state_dict(model.state_dict())
     prompts = [text.tolist() for text in draw_texts(N_PROMPTS, MEAN_LENGTH)]
     rng = np.random.default_rng(0)
@@ -65,7 +67,7 @@ def measure_sampling(rounds: int) -> list[dict[str, Any]]:
             )  # fmt: skip
 
     times = in_turns({"generate": reference, "ours": lambda: sample(lm, layouts, uniforms)}, rounds)
-    top, n_tokens = peak(precision), sum(sum(ns) for ns in lengths)
+    top, n_tokens = peak(dtype), sum(sum(ns) for ns in lengths)
     # Every drawn token and every token of a prompt goes through the layers once; logits are needed for drawn ones.
     layers = sum(p.numel() for p in ours.transformer.h.parameters())
     head = ours.lm_head.weight.numel()
@@ -130,4 +132,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quiet():
+        main()

@@ -12,6 +12,7 @@ import resource
 import numpy as np
 import torch
 
+from ebmcal.models import quiet
 from timing import publish
 from training import SIZES, our_trainer
 
@@ -40,4 +41,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quiet():
+        main()

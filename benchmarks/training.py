@@ -32,6 +32,7 @@ from ebmcal.callbacks import Progress
 from ebmcal.classifier import EnergyClassifier
 from ebmcal.energies import hidden
 from ebmcal.methods import METHODS, Settings
+from ebmcal.models import quiet
 from ebmcal.packing import classify_padded, pack, pad
 from ebmcal.plan import Collator, TrainingPlan
 from ebmcal.tokens import TokenTable
@@ -222,4 +223,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with quiet():
+        main()

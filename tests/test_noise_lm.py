@@ -238,7 +238,7 @@ def test_a_damaged_noise_lm_is_named(small_tiny, texts, tmp_path):
 
 def test_a_diverging_lm_stops_with_the_step(small_tiny, texts, tmp_path):
     settings = NoiseLmSettings("tiny", "gaps", steps=20, batch_size=4, learning_rate=1e30, precision="fp32")
-    with pytest.raises(EbmcalError, match=r"diverged at step \d+: language model loss is (nan|inf)"):
+    with pytest.raises(EbmcalError, match=r"diverged at step \d+: (language model loss|the norm of the gradient) is (nan|inf)"):
         fit(settings, texts, texts, tmp_path / "lm", Reporter())
     assert not (tmp_path / "lm").exists()
 
@@ -247,3 +247,12 @@ def test_tiny_is_small_and_encodes_everything():
     model, tokenizer = build_tiny(SENTENCES)
     assert model.num_parameters() < 10e6
     assert tokenizer.decode(tokenizer("日本 🎬 any\nthing")["input_ids"]) == "日本 🎬 any\nthing"
+
+
+def test_gpt2s_activation_is_fused_and_the_same():
+    stock, ids = make_language_model("gpt2"), torch.arange(5, 40)[None]
+    with torch.no_grad():
+        expected = stock(ids).logits
+        lm = NoiseLm(stock, None, Markers(1, 2, 3, 4), "infill", 0.4)
+        assert {type(block.mlp.act) for block in lm.model.transformer.h} == {torch.nn.GELU}
+        torch.testing.assert_close(lm.model(ids).logits, expected, atol=1e-6, rtol=1e-5)
