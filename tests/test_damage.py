@@ -200,6 +200,19 @@ def test_a_calibrator_outlives_the_model_it_is_kept_with(place, files, encoder_f
     EnergyClassifier.from_pretrained(model)
 
 
+def test_predictions_are_not_made_again_by_a_folded_model(place, files, encoder_folder):
+    folder = RunFolder(place / "run")
+    attach_folded(folder.model(HIDDEN), fitted())
+    assert not [line for line in again(files, encoder_folder, place) if "damaged" in line]  # all are there
+    expected = folder.predictions(HIDDEN, "test").read_bytes()
+    spoil(folder.predictions(HIDDEN, "test"), "cut")
+    with pytest.raises(EbmcalError, match="a temperature was folded into the model, so predictions for test"):
+        again(files, encoder_folder, place)
+    folder.model(HIDDEN).rename(place / "elsewhere")
+    again(files, encoder_folder, place)
+    assert folder.predictions(HIDDEN, "test").read_bytes() == expected
+
+
 def test_the_report_refuses_figures_that_changed(place, finished):
     folder = RunFolder(place / "run")
     folder.metrics.write_text(folder.metrics.read_text().replace('"seed": 1', '"seed": 2'))

@@ -224,9 +224,13 @@ def test_folders_that_are_no_store(tmp_path):
 
 def test_reading_a_damaged_shard_names_it(lm, texts, tmp_path):
     store = filled(tmp_path, texts, 10)
-    (tmp_path / "shard-00000.parquet").write_bytes(b"PAR1")
-    with pytest.raises(EbmcalError, match=r"shard-00000.parquet is damaged"):
-        list(store.rows())
+    path = tmp_path / "shard-00000.parquet"
+    flipped = bytearray(path.read_bytes())
+    flipped[len(flipped) // 4] ^= 1
+    for content in (bytes(flipped), b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(EbmcalError, match=r"shard-00000.parquet is damaged"):
+            list(store.rows())
 
 
 def test_the_key_is_that_of_the_identity(tmp_path):

@@ -14,10 +14,12 @@ import numpy as np
 from transformers import set_seed
 
 from ebmcal.cache import tokens_of
+from ebmcal.calibrators.folding import folded_temperature
 from ebmcal.calibrators.storage import FILE_NAME, FOLDED_NAME
 from ebmcal.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.config import RunConfig
 from ebmcal.data import TaskData, Texts
+from ebmcal.errors import EbmcalError
 from ebmcal.files import SEAL, checksum, damage, is_whole, read_json, reseal, write_text, writing_folder
 from ebmcal.methods import Method, Settings, find_method
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
@@ -59,6 +61,11 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     missing = [split for split in wanted if not is_predicted(folder, cell, split)]
     for split in (s for s in missing if folder.predictions(cell, s).exists()):
         reporter.say(f"{cell.name}: {split}.parquet is damaged: predicted again")
+    if missing and folded_temperature(model_folder) is not None:
+        raise EbmcalError(
+            f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would not "
+            f"be those of the trained model. Move {model_folder} away: the same command trains it again."
+        )
     if missing:
         model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code)
         for split in missing:

@@ -136,7 +136,7 @@ class NoiseStore:
         about["check"] = fingerprint(about, table.to_pylist())
         with writing(self.shard_path(number)) as aside:
             described = table.replace_schema_metadata({name: json.dumps(value) for name, value in about.items()})
-            pq.write_table(described, aside, compression="zstd")
+            pq.write_table(described, aside, compression="zstd", write_page_checksum=True)
         self._enter(number, facts)
 
     def _enter(self, number: int, facts: dict[str, Any]) -> None:
@@ -211,7 +211,7 @@ class NoiseStore:
     def _read(self, number: int) -> list[dict[str, Any]]:
         path = self.shard_path(number)
         try:
-            return pq.read_table(path).to_pylist()
+            return pq.read_table(path, page_checksum_verification=True).to_pylist()
         except Exception as error:
             raise EbmcalError(
                 f"The noise shard {path} is damaged ({error}). Run the command again: it is remade."
