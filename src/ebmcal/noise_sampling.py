@@ -58,8 +58,10 @@ def fill(
 
 
 def load_for_sampling(folder: Path, settings: NoiseSettings) -> NoiseLm:
-    """The noise LM in the precision that is quickest here."""
+    """The noise LM on the GPU if there is one, in the precision that is quickest there."""
     lm = NoiseLm.load(folder)
+    if torch.cuda.is_available():
+        lm.model.to("cuda")
     if uses_bf16(settings.precision):
         lm.model.to(torch.bfloat16)
     return lm

@@ -165,24 +165,26 @@ def _batches(groups: list[list[Row]], batch_rows: int) -> Iterator[list[list[Row
 def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
     """Run one batch of prompts to its end."""
     prompts = [_first_segment(group[0].pieces) for group in groups]
-    counts = torch.tensor([len(group) for group in groups])
+    device = lm.model.device
+    counts = torch.tensor([len(group) for group in groups], device=device)
     cache, logits, mask = _prefill(lm, prompts)
-    cache.batch_select_indices(torch.arange(len(prompts)).repeat_interleave(counts))
+    cache.batch_select_indices(torch.arange(len(prompts), device=device).repeat_interleave(counts))
     logits, mask = logits.repeat_interleave(counts, dim=0), mask.repeat_interleave(counts, dim=0)
     rows = [row for group in groups for row in group]
     while True:
-        drawn = draw_from_top_k(logits, torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows]), top_k)
+        uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=device)
+        drawn = draw_from_top_k(logits, uniforms, top_k)
         tokens = [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
         alive = [i for i, row in enumerate(rows) if not row.done]
         if not alive:
             return
         if len(rows) - len(alive) > DROP_AT * len(rows):
-            keep = torch.tensor(alive)
+            keep = torch.tensor(alive, device=device)
             cache.batch_select_indices(keep)
             mask, rows, tokens = mask[keep], [rows[i] for i in alive], [tokens[i] for i in alive]
         mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
         logits = lm.model(
-            input_ids=torch.tensor(tokens)[:, None],
+            input_ids=torch.tensor(tokens, device=device)[:, None],
             attention_mask=mask,
             position_ids=(mask.sum(dim=1, keepdim=True) - 1).clamp(max=lm.positions - 1),  # finished rows run on
             past_key_values=cache,
@@ -193,8 +195,8 @@ def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
 def _prefill(lm: NoiseLm, prompts: list[Ids]) -> tuple[DynamicCache, Tensor, Tensor]:
     """Read the prompts, padded on the left: cache, logits behind the last token [n, V], attention mask [n, L]."""
     longest = max(len(p) for p in prompts)
-    ids = torch.tensor([[lm.markers.end] * (longest - len(p)) + p for p in prompts])
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts])
+    ids = torch.tensor([[lm.markers.end] * (longest - len(p)) + p for p in prompts], device=lm.model.device)
+    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=ids.device)
     cache = _empty_cache(lm.model.config)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     out = lm.model(
