@@ -63,10 +63,9 @@ def make_inputs(folder: Path) -> Path:
 
 def _benchmark() -> dict[str, Any]:
     shared = {k: v for k, v in SETTINGS.items() if k != "train"}
-    lists = {"methods": ["baseline", "hidden"], "posthoc": ["temperature"]}
-    tasks = [{"name": "first", "train": "inputs/reviews.csv"},
+    tasks = [{"name": "first", "train": "inputs/reviews.csv", "methods": ["hidden"]},
              {"name": "second", "train": "inputs/others.csv", "methods": ["baseline"]}]  # fmt: skip
-    return shared | lists | {"output": "run", "steps": 8, "tasks": tasks}
+    return shared | {"posthoc": [], "output": "run", "steps": 8, "tasks": tasks}
 
 
 def write_csv(path: Path, rows: list[tuple], columns: tuple[str, ...] = ("text", "label")) -> Path:

@@ -60,7 +60,7 @@ def test_a_signal_stops_a_command_politely(ground):
     ],
 )
 def test_damage_is_named_and_made_again(ground, state, kind, damage):
-    case = corrupt(ground, state, kind, damage, stage="train")
+    case = corrupt(ground, state, kind, damage)
     assert case["ok"], case
 
 
