@@ -15,7 +15,7 @@ from .corruptions import STATES, corrupt, plan_corruptions
 from .files import plan_files, read_fuzzed
 from .inputs import CASES, BadInput, lay_out, refuse
 from .kills import Ground, kill_chain, plan_chains, plan_signals, send_signal
-from .playground import STAGES, differing
+from .playground import STAGES, differing, fresh
 from .record import Record
 from .worker import Worker
 
@@ -42,6 +42,14 @@ def test_a_killed_command_goes_on_to_the_same_results(ground, stage, number):
     case = kill_chain(ground, stage, number, n_kills=1)
     assert case["ok"], case
     assert len(case["blows"]) == 1
+
+
+def test_a_run_that_was_killed_while_it_wrote_its_first_file_goes_on(ground):
+    folder = fresh(ground.inputs, ground.scratch / "first file")
+    assert ground.worker.run(STAGES["train"], folder, kill_when="run/.fingerprints.json.*.part").killed
+    assert not (folder / "run" / "fingerprints.json").exists()
+    ended = ground.worker.run(STAGES["train"], folder, kill_when="cache/noise_lm/*.work")
+    assert ended.killed, ended.said
 
 
 def test_a_signal_stops_a_command_politely(ground):
