@@ -27,6 +27,14 @@ WANTED = 700
 ABOUT = {"name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24}
 
 
+@pytest.fixture(scope="module", autouse=True)
+def workers_as_nice_as_others():
+    """Ray's workers give way to all other processes; on a busy machine the tests would take minutes."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_worker_niceness", "0")
+        yield
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory):
     folder = tmp_path_factory.mktemp("texts")

@@ -34,7 +34,7 @@ class RayEngine:
     """An engine for `noise_sampling.fill`. Without an address, a cluster on this machine that ends with the command."""
 
     address: str | None = None
-    workers: int | None = None  # by default one for each CPU of the cluster
+    workers: int | None = None  # by default one for each GPU of the cluster, or each CPU when it has none
 
     def __call__(self, store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int) -> Iterator[tuple[int, Shard]]:
         # `auto` is settled here: workers on unlike machines must not differ.
@@ -69,7 +69,8 @@ def cluster(address: str | None, workers: int | None) -> Iterator[int]:
         verb = "connect" if address else "start"
         raise EbmcalError(f"Could not {verb} {where}: {_first_line(error)}") from error
     try:
-        yield workers or max(1, int(ray.cluster_resources().get("CPU", 1)))
+        found = ray.cluster_resources()
+        yield workers or max(1, int(found.get("GPU") or found.get("CPU", 1)))
     finally:
         ray.shutdown()
 
@@ -135,6 +136,7 @@ def _written(
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(size=n_workers),
         num_cpus=1,
+        num_gpus=1 if ray.cluster_resources().get("GPU") else 0,
     )  # Ray Data starts a worker that died again, and hands its shards out again
     try:
         for row in results.iter_rows():

@@ -77,7 +77,7 @@ ENGINE = Annotated[
 ]
 ADDRESS = Annotated[str | None, typer.Option(help="A running Ray cluster, HOST:PORT; by default one on this machine.")]
 WORKERS = Annotated[
-    int | None, typer.Option(min=1, help="Ray workers, of one thread each; by default one for each CPU.")
+    int | None, typer.Option(min=1, help="Ray workers; by default one for each GPU, or CPU if there is none.")
 ]
 ENGINES = ("here", "ray")
 
