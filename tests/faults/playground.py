@@ -62,7 +62,7 @@ def make_inputs(folder: Path) -> Path:
 
 
 def _benchmark() -> dict[str, Any]:
-    shared = {k: v for k, v in SETTINGS.items() if k != "train"}
+    shared = {k: v for k, v in SETTINGS.items() if k not in ("train", "methods")}
     tasks = [{"name": "first", "train": "inputs/reviews.csv", "methods": ["hidden"]},
              {"name": "second", "train": "inputs/others.csv", "methods": ["baseline"]}]  # fmt: skip
     return shared | {"posthoc": [], "output": "run", "steps": 8, "tasks": tasks}
