@@ -238,7 +238,7 @@ def test_a_damaged_noise_lm_is_named(small_tiny, texts, tmp_path):
 
 def test_a_diverging_lm_stops_with_the_step(small_tiny, texts, tmp_path):
     settings = NoiseLmSettings("tiny", "gaps", steps=20, batch_size=4, learning_rate=1e30, precision="fp32")
-    with pytest.raises(EbmcalError, match=r"diverged at step \d+: (language model loss|the norm of the gradient) is (nan|inf)"):
+    with pytest.raises(EbmcalError, match=r"diverged at step \d+: .*(loss|gradient) is (nan|inf)"):
         fit(settings, texts, texts, tmp_path / "lm", Reporter())
     assert not (tmp_path / "lm").exists()
 

@@ -134,7 +134,9 @@ def test_the_saved_config_does_not_mention_packing(tmp_path):
 
 def reference_varlen(q, k, v, ends, ends_k, longest, longest_k, *, dropout_p, softmax_scale, causal):
     """What flash-attn's kernel is documented to do, text by text: q, k, v [T, H, D]."""
-    assert ends.dtype == torch.int32 and torch.equal(ends, ends_k) and dropout_p == 0.0
+    assert ends.dtype == torch.int32
+    assert torch.equal(ends, ends_k)
+    assert dropout_p == 0.0
     lengths = ends.diff()
     assert longest == longest_k == lengths.max()
     parts = (x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (q, k, v))

@@ -2,8 +2,8 @@
 
 Texts are sorted by length, so that texts of one length lie side by side and attend in one batched call (CPU has no
 varlen kernel; on CUDA flash-attn's is taken where it is installed). It goes through transformers' attention interface:
-the model classes stay stock. Linear layers see real tokens only. Architectures missing from `PACKED_ENCODERS` are padded
-to the longest text of the batch instead.
+the model classes stay stock. Linear layers see real tokens only. Architectures missing from `PACKED_ENCODERS` are
+padded to the longest text of the batch instead.
 """
 
 from collections.abc import Callable, Sequence
