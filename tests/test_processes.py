@@ -12,6 +12,7 @@ import torch
 from safetensors.torch import load_file
 
 import test_trainer as t
+from ebmcal.callbacks import last_checkpoint
 from ebmcal.classifier import EnergyClassifier
 from ebmcal.errors import EbmcalError
 from ebmcal.tokens import TokenTable, tokenize
@@ -112,6 +113,37 @@ def test_fsdp_has_the_loss_curve_of_one_and_leaves_a_plain_model(folder):
     for name, value in t.weights(one).items():
         torch.testing.assert_close(model.state_dict()[name], value, atol=2e-3, rtol=1e-2, msg=name)
     assert load_file(folder / "model" / "model.safetensors").keys() == one.model.encoder.state_dict().keys()
+
+
+STOPS = """
+import sys; sys.path.insert(0, {tests!r})
+import os, signal
+from pathlib import Path
+from transformers import TrainerCallback
+from ebmcal.errors import Interrupted
+import test_trainer as t, test_processes as p
+class SignalToOne(TrainerCallback):
+    def on_step_end(self, args, state, control, **_):
+        if os.environ["RANK"] == "1" and state.global_step == 3:
+            os.kill(os.getpid(), signal.SIGTERM)
+folder = Path({folder!r})
+trainer = t.make_trainer(p.open_tables(folder), folder / "out", **{settings!r})
+trainer.add_callback(SignalToOne())
+try:
+    t.train(trainer)
+except Interrupted as stop:
+    (folder / ("stopped" + os.environ["RANK"])).write_text(str(stop))
+"""
+
+
+@pytest.mark.slow
+def test_a_signal_to_one_process_stops_all_at_the_same_step(folder):
+    """Signals reach processes one after the other; one that went on alone would wait for the others without end."""
+    script = folder / "script.py"
+    script.write_text(STOPS.format(tests=str(Path(__file__).parent), folder=str(folder), settings=SETTINGS))
+    torchrun(script)
+    assert all("stopped at step 3 of 100" in (folder / f"stopped{rank}").read_text() for rank in (0, 1))
+    assert last_checkpoint(folder / "out").name == "checkpoint-3"
 
 
 WRITES = """

@@ -16,6 +16,7 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ebmcal.files import damage, seal
 from ebmcal.methods import Settings
+from ebmcal.processes import any_process
 
 FREQUENCIES = "label_frequencies.safetensors"
 
@@ -68,7 +69,8 @@ def last_checkpoint(folder: Path, say: Callable[[str], None] = lambda line: None
 class StopOnSignal(TrainerCallback):
     """On SIGINT or SIGTERM: finish the step, save a checkpoint, stop. `stopped` says that it happened.
 
-    A second signal falls through to Python's own handler.
+    Processes of a torchrun stop at the same step, whichever of them had the signal first. A second signal falls
+    through to Python's own handler.
     """
 
     def __init__(self) -> None:
@@ -89,6 +91,7 @@ class StopOnSignal(TrainerCallback):
         signal.signal(number, self._previous[number])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.stopped = any_process(self.stopped)
         if self.stopped:
             control.should_save = control.should_training_stop = True
 

@@ -27,6 +27,17 @@ def main_process_first() -> Iterator[None]:
         yield
 
 
+def any_process(value: bool) -> bool:
+    """Whether it is true in one of the processes; each has to ask."""
+    if n_processes() == 1:
+        return value
+    import torch
+    from accelerate import PartialState
+    from accelerate.utils import reduce
+
+    return bool(reduce(torch.tensor(float(value), device=PartialState().device), "sum").item())
+
+
 def _on_cpu() -> bool:
     import torch
 
