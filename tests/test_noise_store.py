@@ -208,6 +208,14 @@ def test_a_store_of_other_settings_or_data_is_refused(tmp_path):
     assert open_store(tmp_path).identity == NoiseStore.open(tmp_path).identity
 
 
+def test_a_store_of_others_is_refused_also_when_its_manifest_is_lost(lm, texts, tmp_path):
+    filled(tmp_path, texts, 30)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(EbmcalError, match=r"made for other data"):
+        open_store(tmp_path, data="other")
+    assert not (tmp_path / MANIFEST).exists()
+
+
 def test_folders_that_are_no_store(tmp_path):
     with pytest.raises(EbmcalError, match=r"holds no noise: manifest.json is missing"):
         NoiseStore.open(tmp_path)
@@ -215,7 +223,7 @@ def test_folders_that_are_no_store(tmp_path):
         ("{", "not readable JSON"),
         ("[]", "not the manifest"),
         ('{"shards": {}}', "not the manifest"),
-        ('{"identity": {"format": 1}, "shards": {}}', r"format: there 1, wanted 2"),
+        ('{"identity": {"format": 1}, "shards": {}}', r"by another version \(format: there 1, wanted 2\)"),
     ):
         (tmp_path / MANIFEST).write_text(text)
         with pytest.raises(EbmcalError, match=message):

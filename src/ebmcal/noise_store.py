@@ -73,23 +73,31 @@ class NoiseStore:
         """Open a store; with an identity, make it if it is absent, mend its lists, and refuse another's."""
         try:
             there = _read_identity(folder)
-        except EbmcalError as error:
+        except EbmcalError:
             if identity is None:
                 raise
-            if (folder / MANIFEST).exists():
-                say(f"noise: {error}")
+            if (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
+                say(f"noise: {folder / MANIFEST} is missing or damaged: written again")
             there = None
         wanted = identity or there | {"format": FORMAT}
         if there not in (None, wanted):
             raise EbmcalError(_difference(folder, there, wanted))
         store = cls(folder, wanted)
         if identity is not None:
+            if there is None:
+                store._refuse_listed_of_others()
             found = store._find_unlisted()
             if found:
                 say(f"noise: {len(found)} whole shards were not listed in {MANIFEST} and {JOURNAL}: kept")
             if there is None:
                 write_json(folder / MANIFEST, {"identity": identity}, checked=True)
         return store
+
+    def _refuse_listed_of_others(self) -> None:
+        """Without a manifest, a listed shard says whose store it is: the others are of the same."""
+        about = next(filter(None, (_about(self.shard_path(n)) for n in self.shards)), None)
+        if about is not None and about["identity"] != self.identity:
+            raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
 
     def _find_unlisted(self) -> list[int]:
         """Enter shards that are there and whole by their own account; refuses those of another store."""
@@ -264,8 +272,8 @@ def _read_journal(path: Path) -> dict[int, dict[str, Any]]:
 def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> str:
     keys = [k for k in wanted if there.get(k) != wanted[k]]
     lines = "; ".join(f"{k}: there {there.get(k)}, wanted {wanted[k]}" for k in keys)
-    other = "other data" if "data" in keys else "other settings"
-    return f"The noise store {folder} was made for {other} ({lines}). Choose another folder or delete this one."
+    other = "for other data" if "data" in keys else "by another version" if keys == ["format"] else "for other settings"
+    return f"The noise store {folder} was made {other} ({lines}). Choose another folder or delete this one."
 
 
 def sources_of(number: int, n_sources: int, settings: NoiseSettings) -> tuple[int, np.ndarray]:
