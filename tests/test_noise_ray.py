@@ -98,10 +98,11 @@ def test_the_store_is_worth_comparing(undisturbed):
 def test_a_worker_that_dies_changes_nothing(undisturbed, lm_folder, texts, tmp_path):
     """Two workers on a cluster of this machine; one is killed when three shards are there."""
     pytest.importorskip("ray")
-    seen = []
+    seen, handler = [], signal.getsignal(signal.SIGTERM)
 
     def killing(*arguments):
         for i, finished in enumerate(RayEngine(workers=2)(*arguments)):
+            assert signal.getsignal(signal.SIGTERM) is handler, "SIGTERM should stop the command as it does without Ray"
             yield finished
             seen.append(worker_pids())
             if i == 2:

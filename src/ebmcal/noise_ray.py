@@ -9,6 +9,7 @@ import contextlib
 import json
 import logging
 import os
+import signal
 import socket
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
@@ -62,8 +63,11 @@ def cluster(address: str | None, workers: int | None) -> Iterator[int]:
         settings["address"] = address
     else:
         settings |= {"address": "local", "num_cpus": workers or os.cpu_count(), "include_dashboard": False}
+    stop = signal.getsignal(signal.SIGTERM)
     try:
         ray.init(**settings)
+        if signal.getsignal(signal.SIGTERM) is not stop:
+            signal.signal(signal.SIGTERM, stop)  # Ray's own would end the command without a word
     except Exception as error:
         where = f"to the Ray cluster at {address}" if address else "a Ray cluster on this machine"
         verb = "connect" if address else "start"
