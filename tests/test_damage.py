@@ -88,6 +88,7 @@ PARTS = [
     ("run/checkpoints/*/model/tokenizer.json", "deleted", "(tokenizer.json is missing)", "model/"),
     ("run/checkpoints/*/model/checksums.json", "cut", "(checksums.json is missing or unreadable)", "model/"),
     ("run/predictions/*/test.parquet", "flipped", "test.parquet is damaged", "predictions/"),
+    ("run/predictions/*/test.parquet", "deleted", "test.parquet is missing", "predictions/"),
     ("run/predictions/*/checksums.json", "cut", "test.parquet is damaged", "predictions/"),
     ("run/history/*.jsonl", "deleted", "hidden-seed1.jsonl is missing or damaged", "history/"),
     ("run/config.yaml", "deleted", "config.yaml is lost", ""),
@@ -100,10 +101,11 @@ PARTS = [
     ("cache/noise_lm/*/noise_lm.json", "deleted", "(noise_lm.json is missing)", "cache/noise_lm/"),
     ("cache/noise/*/shard-00000.parquet", "flipped", "shard-00000.parquet", "cache/noise/"),
     ("cache/noise/*/manifest.json", "cut", "manifest.json", "cache/noise/"),
-    ("cache/noise/*/manifest.json", "deleted", "", "cache/noise/"),
+    ("cache/noise/*/manifest.json", "deleted", "manifest.json is missing", "cache/noise/"),
     ("cache/noise/*/shards.jsonl", "deleted", "whole shards were not listed", "cache/noise/*/shards.jsonl"),
     ("cache/tokens/*/ids.npy", "flipped", "(ids.npy changed)", "cache/tokens/"),
-    ("cache/texts-*.arrow", "cut", "is damaged: made again", "cache/texts-"),
+    ("cache/texts-*.arrow", "cut", "is lost or damaged: made again", "cache/texts-"),
+    ("cache/texts-*.arrow", "deleted", "is lost or damaged: made again", "cache/texts-"),
 ]
 
 

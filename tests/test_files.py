@@ -131,7 +131,7 @@ def test_a_seal_tells_what_changed_and_what_is_missing_and_allows_more(sealed):
     assert len(lines) == 1
 
 
-@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"b": 1, "c": {}}', '{"../../x": "y"}'])
+@pytest.mark.parametrize("text", [None, "", "[]", "{", '{"b": 1, "c": {}}', '{"../../x": "y"}', r'{"\u0000": ""}'])
 def test_a_folder_whose_seal_is_damaged_is_not_whole(sealed, text):
     (sealed / SEAL).unlink() if text is None else (sealed / SEAL).write_text(text)
     assert damage(sealed)
@@ -145,6 +145,10 @@ def test_a_change_that_was_meant_is_entered(sealed):
     assert damage(sealed) == []
     (sealed / "c").write_text("newer")
     assert damage(sealed) == ["c changed"]
+    for text in ("[1]", "1", '"ab"', "{"):  # begun anew
+        (sealed / SEAL).write_text(text)
+        reseal(sealed / "c")
+        assert damage(sealed) == []
 
 
 def test_json_with_a_checksum_cannot_be_altered_unseen(tmp_path):

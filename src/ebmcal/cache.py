@@ -47,7 +47,8 @@ def tokens_from(rows: Iterable[Row], key: str, config: RunConfig, reporter: Repo
 @contextlib.contextmanager
 def made_once(folder: Path, what: str, reporter: Reporter) -> Iterator[None]:
     """Hold the lock of a folder that runs share: a second run waits and then finds it made."""
-    place = folder.with_name(folder.name + ".lock")
+    place = folder.resolve()  # "." has no name
+    place = place.with_name(place.name + ".lock")
     with locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it")):
         sweep(folder)
         yield

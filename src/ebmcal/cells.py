@@ -59,8 +59,7 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     ensure_trained(folder, cell, work, reporter)
     wanted = _wanted_splits(work)
     missing = [split for split in wanted if not is_predicted(folder, cell, split)]
-    for split in (s for s in missing if folder.predictions(cell, s).exists()):
-        reporter.say(f"{cell.name}: {split}.parquet is damaged: predicted again")
+    _say_lost(folder, cell, missing, reporter)
     if missing and folded_temperature(model_folder) is not None:
         raise EbmcalError(
             f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would not "
@@ -71,6 +70,15 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter)
     return read_json(model_folder / CARD_FILE)["training"]
+
+
+def _say_lost(folder: RunFolder, cell: Cell, missing: list[str], reporter: Reporter) -> None:
+    """Name the predictions that were there once: by their file, or by the checksums of the folder."""
+    for path in (folder.predictions(cell, split) for split in missing):
+        if path.exists():
+            reporter.say(f"{cell.name}: {path.name} is damaged: predicted again")
+        elif f"{path.name} is missing" in damage(path.parent):
+            reporter.say(f"{cell.name}: {path.name} is missing: predicted again")
 
 
 def ensure_trained(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:

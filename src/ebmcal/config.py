@@ -202,7 +202,7 @@ def _problems(config: RunConfig) -> list[str]:
     if any(seed < 0 for seed in config.seeds):
         problems.append(f"seeds must be 0 or more; {', '.join(map(str, config.seeds))} came.")
     problems += [
-        f"ood: the name {name!r} becomes part of a file name: use letters, digits and _ only."
+        f"ood: the name {name!r} becomes part of a file name: use letters, digits and _, a letter first."
         for name in config.ood
         if not name.isidentifier()
     ]

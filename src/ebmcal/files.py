@@ -154,7 +154,7 @@ def seal(folder: Path, paths: Iterable[Path] | None = None) -> None:
 def reseal(path: Path) -> None:
     """Enter a file, new or changed, into the checksums of its folder; damaged checksums are begun anew."""
     place, sums = path.parent / SEAL, {}
-    with contextlib.suppress(EbmcalError):
+    with contextlib.suppress(EbmcalError, TypeError, ValueError):  # not JSON, or JSON of another kind
         sums = dict(read_json(place))
     write_json(place, sums | {path.name: checksum(path)})
 
@@ -164,7 +164,7 @@ def damage(folder: Path) -> list[str]:
     try:
         sums = read_json(folder / SEAL)
         wrong = {name: _what_is_wrong(inside(folder, name), digest) for name, digest in sums.items()}
-    except (EbmcalError, AttributeError):
+    except (EbmcalError, AttributeError, ValueError):  # not JSON, no object, or names that are no names
         return [f"{SEAL} is missing or unreadable"]
     return [f"{name} {what}" for name, what in wrong.items() if what]
 
@@ -183,7 +183,7 @@ def require_whole(model: Path) -> None:
     if wrong:
         raise EbmcalError(
             f"The model {model} is damaged: {', '.join(wrong)}. The same `ebmcal run` trains it again; if you changed "
-            f"it yourself, delete {model / SEAL}."
+            f"it yourself, copy it out of the run folder and delete the copy's {SEAL}."
         )
 
 

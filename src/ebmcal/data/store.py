@@ -47,8 +47,8 @@ def store_part(part: PartFiles, cache_dir: Path, say: Callable[[str], None] = la
     path = Path(cache_dir) / f"texts-{key}.arrow"
     info = _sound_info(path)
     if info is None:
-        if path.exists():
-            say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is damaged: made again")
+        if path.exists() or path.with_suffix(".json").exists():
+            say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is lost or damaged: made again")
         info = _make(part, sums, path)
     file = MappedFile(path)
     numbers = [file.numbers(*column) for column in (("id", np.int64), ("code", np.int32), ("key", np.uint64))]
