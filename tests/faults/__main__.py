@@ -125,7 +125,7 @@ def figures(cases: list[Case]) -> dict[str, dict[str, int]]:
 def _weight(case: Case) -> int:
     if case["part"] == "files":
         return case["read"] + case["refused"] + len(case["failed"])
-    return max(1, len(case["blows"])) if case["part"] == "kills" else 1
+    return len(case["blows"]) or int(not case["ok"]) if case["part"] == "kills" else 1
 
 
 def kills_by(cases: list[Case], what: str) -> dict[str, int]:

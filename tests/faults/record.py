@@ -39,9 +39,6 @@ class Record:
         with open(self.path, "a", encoding="utf-8") as handle:
             handle.write(json.dumps(case) + "\n")
 
-    def of(self, part: str) -> list[Case]:
-        return [case for case in self.cases.values() if case["part"] == part]
-
 
 def _lines(path: Path) -> Iterator[Any]:
     """The lines that are whole; the last may have been cut off."""

@@ -31,6 +31,10 @@ MAKE_INPUTS = "make inputs"
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree", "tempfile.mkstemp"}
 
 
+#: The exit code of a command that had to be ended because it hung, as `timeout` gives it.
+HUNG = 124
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a command ended: its exit code (negative: the signal that killed it), what it said, how long it took."""
@@ -83,7 +87,7 @@ class Worker:
         disk, or before the first one after a file that matches `kill_when` is there.
 
         `signal_after` sends another signal at a moment. Moments count from the start, or, for a process that is not
-        forked and has to import first, from its first word. A command that hangs is killed after `timeout`: code −9.
+        forked and has to import first, from its first word. A command that hangs is ended after `timeout`: code 124.
         """
         said = folder.parent / f"{folder.name}.said"
         start = time.monotonic()
@@ -97,7 +101,7 @@ class Worker:
             answer = ended(timeout)
         if answer is None:
             _send(pid, signal.SIGKILL)
-            answer = ended(60)
+            answer = ended(60) | {"code": HUNG}
         now = time.monotonic()
         text = said.read_text(encoding="utf-8", errors="replace")
         return Ended(answer["code"], text, now - start, answer.get("changes", 0), now - sent)
