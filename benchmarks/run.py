@@ -1,11 +1,13 @@
 """All speed benchmarks in one go: prints the tables and gathers the figures in `results.json`.
 
-    make bench
+    make bench                             # half an hour on two idle cores
+    python benchmarks/run.py --gather      # only puts together what the scripts have written
 
-Each script runs in a process of its own and writes its own JSON; here they are only put together. `profile_step.py`
-(where the time goes), `run_memory.py` and `cheaper.py` are experiments of their own.
+Each script runs in a process of its own and writes its own JSON. `profile_step.py` (where the time goes), `run_memory.py`
+and `cheaper.py` are experiments of their own.
 """
 
+import argparse
 import json
 import subprocess
 import sys
@@ -17,10 +19,13 @@ KEPT = ("name", "ratio", "goal", "reference")
 
 
 def main() -> None:
-    results = []
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gather", action="store_true")
+    gather, results = parser.parse_args().gather, []
     for name in SCRIPTS:
         print(f"\n{name}", flush=True)
-        subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
+        if not gather:
+            subprocess.run([sys.executable, str(HERE / f"{name}.py")], check=True)
         rows = json.loads((HERE / f"{name}.json").read_text())
         results += [{key: row.get(key) for key in KEPT} | {"script": name} | row for row in rows]
     (HERE / "results.json").write_text(json.dumps(results, indent=2) + "\n")

@@ -1,6 +1,6 @@
 """Noise sampling against `generate`, and finetuning the noise LM against the stock Trainer; GPT-2 small's architecture.
 
-    python benchmarks/sampling.py [--rounds 3]
+    python benchmarks/sampling.py [--rounds 1]
 
 Prompts of about 20 tokens, K = 8 samples of each; a sample is about as long as its prompt, as when a masked text is
 written anew. `generate` runs in batches of 32 in fp32, rows in the order they come, until the last row of a batch has
@@ -124,7 +124,7 @@ def measure_finetuning(rounds: int, n_steps: int = 6, batch: int = 8) -> list[di
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)

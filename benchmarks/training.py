@@ -1,6 +1,6 @@
 """A training step against the published recipe, sorted micro-batches and the stock Trainer.
 
-    python benchmarks/training.py [--size minilm] [--size roberta-base] [--rounds 3]
+    python benchmarks/training.py [--size minilm] [--size roberta-base] [--rounds 1]
 
 The recipe pads every text to 128 tokens and runs data and each of the K noise batches in passes of their own, in fp32.
 Sides take turns in one run; a ratio is the other side's time over ours. Texts are random tokens with the lengths of
@@ -212,13 +212,13 @@ def measure_overhead(size: str, n_steps: int = 12) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--size", choices=SIZES, action="append")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     results = measure_overhead("minilm") + measure_plain_step("minilm", options.rounds)
     for size in options.size or SIZES:
-        results += measure_step(size, options.rounds if size == "minilm" else 1)
+        results += measure_step(size, options.rounds)
     publish("training", results)
 
 
