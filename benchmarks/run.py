@@ -29,7 +29,8 @@ def main() -> None:
         rows = json.loads((HERE / f"{name}.json").read_text())
         results += [{key: row.get(key) for key in KEPT} | {"script": name} | row for row in rows]
     (HERE / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    missed = [f"{r['name']} ({r['ratio']:.2f} of {r['goal']})" for r in results if (r["ratio"] or 0) < (r["goal"] or 0)]
+    judged = [row for row in results if row["ratio"] is not None and row["goal"]]  # a peer may not be installed
+    missed = [f"{row['name']} ({row['ratio']:.2f} of {row['goal']})" for row in judged if row["ratio"] < row["goal"]]
     print(f"\n{len(results)} figures in {HERE / 'results.json'}; below their goal: {'; '.join(missed) or 'none'}")
 
 
