@@ -3,8 +3,8 @@
     make bench                             # half an hour on two idle cores
     python benchmarks/run.py --gather      # only puts together what the scripts have written
 
-Each script runs in a process of its own and writes its own JSON. `profile_step.py` (where the time goes), `run_memory.py`
-and `cheaper.py` are experiments of their own.
+Each script runs in a process of its own and writes its own JSON. `profile_step.py` (where the time goes),
+`run_memory.py` and `cheaper.py` are experiments of their own.
 """
 
 import argparse
