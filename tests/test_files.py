@@ -145,6 +145,10 @@ def test_a_change_that_was_meant_is_entered(sealed):
     assert damage(sealed) == []
     (sealed / "c").write_text("newer")
     assert damage(sealed) == ["c changed"]
+    (sealed / SEAL).write_text((sealed / SEAL).read_text().replace('"b"', '"d"'))  # a name that was altered
+    assert damage(sealed) == ["d is missing", "c changed"]
+    reseal(sealed / "c")
+    assert damage(sealed) == []
     for text in ("[1]", "1", '"ab"', "{"):  # begun anew
         (sealed / SEAL).write_text(text)
         reseal(sealed / "c")

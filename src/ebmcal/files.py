@@ -152,10 +152,13 @@ def seal(folder: Path, paths: Iterable[Path] | None = None) -> None:
 
 
 def reseal(path: Path) -> None:
-    """Enter a file, new or changed, into the checksums of its folder; damaged checksums are begun anew."""
+    """Enter a file, new or changed, into the checksums of its folder, and drop names that no file has.
+
+    Damaged checksums are begun anew.
+    """
     place, sums = path.parent / SEAL, {}
-    with contextlib.suppress(EbmcalError, TypeError, ValueError):  # not JSON, or JSON of another kind
-        sums = dict(read_json(place))
+    with contextlib.suppress(EbmcalError, AttributeError, TypeError, ValueError):  # not JSON, or JSON of another kind
+        sums = {name: digest for name, digest in read_json(place).items() if (path.parent / name).is_file()}
     write_json(place, sums | {path.name: checksum(path)})
 
 

@@ -88,6 +88,7 @@ class NoiseStore:
                 store._refuse_listed_of_others()
             found = store._find_unlisted()
             if found:
+                store._rewrite_journal()  # without what spoilt it
                 say(f"noise: {len(found)} whole shards were not listed in {MANIFEST} and {JOURNAL}: kept")
             if there is None:
                 write_json(folder / MANIFEST, {"identity": identity}, checked=True)
@@ -130,7 +131,7 @@ class NoiseStore:
         for number in bad:
             del self.shards[number]
         if bad:
-            write_text(self.folder / JOURNAL, "".join(_line(n, entry) for n, entry in self.shards.items()))
+            self._rewrite_journal()
         return [self.shard_path(n).name for n in bad]
 
     def has(self, number: int) -> bool:
@@ -154,6 +155,10 @@ class NoiseStore:
             journal.flush()
             os.fsync(journal.fileno())
         self.shards[number] = entry
+
+    def _rewrite_journal(self) -> None:
+        self.shards = dict(sorted(self.shards.items()))
+        write_text(self.folder / JOURNAL, "".join(_line(n, entry) for n, entry in self.shards.items()))
 
     def next_shards(self, n_wanted: int) -> Iterator[int]:
         """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
