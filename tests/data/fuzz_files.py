@@ -9,6 +9,8 @@ import random
 import tempfile
 import traceback
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -99,7 +101,8 @@ def fuzz_files(count: int, seed: int = 0, folder: Path | None = None) -> dict:
             suffix = list(sound)[i % len(sound)]
             path = Path(name) / f"fuzz{suffix}"
             path.write_bytes(damaged(sound[suffix], rng))
-            result = _attempt(path, Path(name) / "cache", failed, f"seed {seed}, file {i} ({suffix})")
+            what = f"seed {seed}, file {i} ({suffix})"
+            result = attempt(partial(read_all, path, Path(name) / "cache"), failed, what)
             outcome[suffix, result] += 1
             for made in (Path(name) / "cache").glob("*"):
                 made.unlink()
@@ -110,9 +113,10 @@ def fuzz_files(count: int, seed: int = 0, folder: Path | None = None) -> dict:
     }
 
 
-def _attempt(path: Path, cache: Path, failed: list[str], what: str) -> str:
+def attempt(read: Callable[[], object], failed: list[str], what: str) -> str:
+    """Call a reader: "read", "refused" by an error of ours, or "failed", and then why is added to `failed`."""
     try:
-        read_all(path, cache)
+        read()
         return "read"
     except EbmcalError as error:
         if not str(error).strip():

@@ -5,15 +5,14 @@ A file is read, or refused with an `EbmcalError` that says something; anything e
 
 import random
 import tempfile
-import traceback
 import warnings
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-from fuzz_files import damaged, fuzz_files
+from fuzz_files import attempt, damaged, fuzz_files
 
-from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 
 from .record import Case
@@ -52,7 +51,8 @@ def fuzz_predictions(count: int, seed: int, folder: Path) -> dict:
             suffix = SUFFIXES[i % len(SUFFIXES)]
             path = Path(name) / f"fuzz{suffix}"
             path.write_bytes(damaged(sound[suffix], rng))
-            outcome[_attempt(path, failed, f"seed {seed}, file {i} ({suffix})")] += 1
+            what = f"seed {seed}, file {i} ({suffix})"
+            outcome[attempt(partial(_read, path), failed, what)] += 1
     return {"read": outcome["read"], "refused": outcome["refused"], "failed": failed}
 
 
@@ -66,14 +66,5 @@ def _sound(folder: Path) -> dict[str, bytes]:
     return {suffix: (folder / f"sound{suffix}").read_bytes() for suffix in SUFFIXES}
 
 
-def _attempt(path: Path, failed: list[str], what: str) -> str:
-    try:
-        Predictions.read(path).probabilities()
-        return "read"
-    except EbmcalError as error:
-        if not str(error).strip():
-            failed.append(f"{what}: an error without a message")
-        return "refused"
-    except Exception:
-        failed.append(f"{what}:\n{traceback.format_exc(limit=-4)}")
-        return "failed"
+def _read(path: Path) -> None:
+    Predictions.read(path).probabilities()
