@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from ebmcal.config import RunConfig
-from ebmcal.files import read_json, write_json
-from ebmcal.pipeline import run
+from ebmcal.pipeline.stages import run
 from ebmcal.progress import Console
 from ebmcal.runfolder import Cell
+from ebmcal.storage.atomic import read_json, write_json
 
 TASKS = ("sst2", "cola")
 SEEDS = (1, 2, 3)

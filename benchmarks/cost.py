@@ -70,11 +70,11 @@ def measure() -> dict[str, float]:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, RobertaConfig, RobertaForSequenceClassification
 
-    from ebmcal.classifier import EnergyClassifier
-    from ebmcal.masking import Markers, Piece
-    from ebmcal.noise_lm import NoiseLm
-    from ebmcal.packing import pack
-    from ebmcal.sampling import sample
+    from ebmcal.models.classifier import EnergyClassifier
+    from ebmcal.models.packing import pack
+    from ebmcal.noise.lm import NoiseLm
+    from ebmcal.noise.masking import Markers, Piece
+    from ebmcal.noise.sampler import sample
 
     torch.set_num_threads(1)
     torch.manual_seed(0)

@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import softmax
 from ebmcal.metrics import bootstrap, ece_classwise, ece_top_label
+from ebmcal.predictions.arrays import softmax
 
 N_ROUNDS = 5
 

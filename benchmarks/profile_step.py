@@ -12,7 +12,7 @@ import re
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from ebmcal.models import quiet
+from ebmcal.models.loading import quiet
 from timing import HERE
 from training import SIZES, make_steps, our_step, our_trainer
 

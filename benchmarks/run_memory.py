@@ -50,8 +50,8 @@ def save_noise_lm(folder: Path) -> None:
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    from ebmcal.noise_lm import add_markers
-    from ebmcal.tiny_lm import train_tokenizer
+    from ebmcal.noise.lm import add_markers
+    from ebmcal.noise.tiny import train_tokenizer
 
     tokenizer = train_tokenizer([" ".join(WORDS)] * 2)
     torch.manual_seed(0)

@@ -17,12 +17,12 @@ import numpy as np
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
-from ebmcal.masking import Markers, Piece, to_sequence
-from ebmcal.models import quiet
-from ebmcal.noise_lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
-from ebmcal.packing import pack, pad
-from ebmcal.sampling import sample
-from ebmcal.training import has_fast_bf16, training_arguments
+from ebmcal.models.loading import quiet
+from ebmcal.models.packing import pack, pad
+from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
+from ebmcal.noise.masking import Markers, Piece, to_sequence
+from ebmcal.noise.sampler import sample
+from ebmcal.training.running import has_fast_bf16, training_arguments
 from timing import draw_texts, in_turns, peak, publish
 
 N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 64, 8, 20

@@ -12,7 +12,7 @@ import resource
 import numpy as np
 import torch
 
-from ebmcal.models import quiet
+from ebmcal.models.loading import quiet
 from timing import publish
 from training import SIZES, our_trainer
 

@@ -27,17 +27,16 @@ from transformers import (
     TrainingArguments,
 )
 
-from ebmcal import losses
-from ebmcal.callbacks import Progress
-from ebmcal.classifier import EnergyClassifier
-from ebmcal.energies import hidden
-from ebmcal.methods import METHODS, Settings
-from ebmcal.models import quiet
-from ebmcal.packing import classify_padded, pack, pad
-from ebmcal.plan import Collator, TrainingPlan
-from ebmcal.tokens import TokenTable
-from ebmcal.trainer import JointTrainer
-from ebmcal.training import has_fast_bf16, training_arguments
+from ebmcal.models.classifier import EnergyClassifier
+from ebmcal.models.loading import quiet
+from ebmcal.models.packing import classify_padded, pack, pad
+from ebmcal.models.tokens import TokenTable
+from ebmcal.training.callbacks import Progress
+from ebmcal.training.energies import hidden
+from ebmcal.training.methods import METHODS, Settings
+from ebmcal.training.plan import Collator, TrainingPlan
+from ebmcal.training.running import has_fast_bf16, losses, training_arguments
+from ebmcal.training.trainer import JointTrainer
 from timing import draw_texts, in_turns, peak, publish
 
 BATCH, NOISE_RATIO, PADDED = 32, 8, 128

@@ -18,10 +18,11 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import ebmcal.noise_fit
-from ebmcal import pipeline, results
+import ebmcal.noise.fitting
+from ebmcal import results
 from ebmcal.cli import main
-from ebmcal.tiny_lm import train_tokenizer
+from ebmcal.noise.tiny import train_tokenizer
+from ebmcal.pipeline import stages as pipeline
 from tiny_models import SENTENCES, make_language_model
 
 KB = 1024
@@ -124,7 +125,7 @@ def sweep(folder: Path, encoder: str, how: str) -> dict:
 
 def make_quick() -> None:
     """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
-    ebmcal.noise_fit.build_tiny = small_lm
+    ebmcal.noise.fitting.build_tiny = small_lm
     results.summarize = partial(results.summarize, n_resamples=5)
     results.paired_test = partial(results.paired_test, n_resamples=5)
     pipeline.write_report = write_blank_report

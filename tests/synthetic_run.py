@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 
 from ebmcal import metrics
-from ebmcal.files import write_json, write_text
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import write_json, write_text
 
 LABELS = ("<script>alert(1)</script>", "costs $5 or $6", 'quo"te & 😀')
 NASTY_TEXTS = (

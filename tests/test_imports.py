@@ -16,9 +16,8 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "toke
 
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {
-    "checks", "predictions", "prediction_columns", "prediction_files", "metrics", "calibrators", "runfolder", "plots",
-    "tables", "report", "results", "evaluation", "tasks", "data", "errors", "files", "locks", "progress", "config",
-    "names",
+    "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "results",
+    "evaluation", "tasks", "data", "errors", "progress", "config", "names", "mixing",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}
@@ -60,7 +59,7 @@ def imports_of(module, lazily=True):
     found = set()
     for name, at_once in imported_names(MODULES[module]):
         while name and name not in MODULES:
-            name = name.rpartition(".")[0]  # from ebmcal.files import checksum: the module is ebmcal.files
+            name = name.rpartition(".")[0]  # a name in a module: the module
         if name and (lazily or at_once):
             found.add(name)
     return found - {"ebmcal", module}

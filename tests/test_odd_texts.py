@@ -7,13 +7,13 @@ import re
 from functools import partial
 
 import pytest
+from test_pipeline import Lines, build_small, own_rows, settings
 
 from ebmcal import results
-from ebmcal.pipeline import read_document, run
+from ebmcal.pipeline.stages import read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.report import write_evaluation_report
 from ebmcal.runfolder import Cell
-from test_pipeline import Lines, build_small, own_rows, settings
 
 SCRIPT = "<script>alert(1)</script>"
 ODD = [
@@ -56,7 +56,7 @@ def as_jsonl(path):
 
 
 def test_odd_texts_from_file_to_report(encoder_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("ebmcal.noise_fit.build_tiny", build_small)
+    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
     monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
     files = {"calibration": as_csv(tmp_path / "c.tsv", "\t"), "test": as_jsonl(tmp_path / "t.jsonl")}
     train, lines = as_csv(tmp_path / "train.csv", ","), Lines()

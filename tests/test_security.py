@@ -19,16 +19,16 @@ import yaml
 import ebmcal
 from ebmcal.benchmark import load_benchmark
 from ebmcal.calibrators.folding import fold
-from ebmcal.classifier import EnergyClassifier
 from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
-from ebmcal.files import damage, fingerprint
-from ebmcal.inference import load
-from ebmcal.models import check_encoder, check_language_model, load_encoder, load_language_model
-from ebmcal.noise_store import JOURNAL, NoiseSettings, NoiseStore
+from ebmcal.model import load
+from ebmcal.models.classifier import EnergyClassifier
+from ebmcal.models.loading import check_encoder, check_language_model, load_encoder, load_language_model
+from ebmcal.models.tokens import TokenTable
+from ebmcal.noise.store import JOURNAL, NoiseSettings, NoiseStore
 from ebmcal.predictions import Predictions
 from ebmcal.report.reading import read_run
-from ebmcal.tokens import TokenTable
+from ebmcal.storage.atomic import damage, fingerprint
 from full_disk import arguments, write_reviews
 from synthetic_run import make_run
 from tiny_models import make_encoder, make_wordpiece, save_encoder

@@ -10,9 +10,9 @@ import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
 
-from ebmcal.masking import Markers
-from ebmcal.noise_lm import NoiseLm, add_markers
-from ebmcal.tiny_lm import train_tokenizer
+from ebmcal.noise.lm import NoiseLm, add_markers
+from ebmcal.noise.masking import Markers
+from ebmcal.noise.tiny import train_tokenizer
 
 _SUBJECTS = ["the film", "a slow story", "her first novel", "this meal", "the old phone", "their new song"]
 _VERBS = ["is", "was never", "feels", "will not be"]

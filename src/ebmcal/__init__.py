@@ -1,7 +1,7 @@
 """ebmcal: text classifiers whose probabilities can be trusted.
 
 The evaluation half (`metrics`, `calibrators`, `Predictions`, `plots`, `report`) needs no torch. The training half is
-reached through `ebmcal.pipeline`, `ebmcal.trainer` and the command line. Names are loaded when they are first used.
+reached through `ebmcal.pipeline`, `ebmcal.training` and the command line. Names are loaded when they are first used.
 """
 
 import importlib
@@ -14,10 +14,10 @@ _HOMES = {
     "Predictions": "ebmcal.predictions",
     "TemperatureScaling": "ebmcal.calibrators",
     "ScalingBinning": "ebmcal.calibrators",
-    "EnergyClassifier": "ebmcal.classifier",
-    "JointTrainer": "ebmcal.trainer",
+    "EnergyClassifier": "ebmcal.models.classifier",
+    "JointTrainer": "ebmcal.training.trainer",
     "RunConfig": "ebmcal.config",
-    "run": "ebmcal.pipeline",
+    "run": "ebmcal.pipeline.stages",
     "summarize": "ebmcal.metrics",
     "write_report": "ebmcal.report",
 }

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ebmcal.files import explaining_disk
+from ebmcal.storage.atomic import explaining_disk
 
 Advance = Callable[..., None]
 

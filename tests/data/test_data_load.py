@@ -15,7 +15,7 @@ import pytest
 from ebmcal.data import DataSource, audit_sentences, load_data, load_texts
 from ebmcal.data.store import _sound_info
 from ebmcal.errors import EbmcalError
-from ebmcal.files import writing
+from ebmcal.storage.atomic import writing
 
 NAMES = ["sport", "news", "film", "food", "trade"]
 

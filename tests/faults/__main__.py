@@ -156,7 +156,7 @@ def _failure(case: Case) -> str:
 
 
 def _write(path: Path, identity: dict, cases: list[Case], seconds: float) -> None:
-    from ebmcal.pipeline import versions
+    from ebmcal.pipeline.stages import versions
 
     signals = [case for case in cases if case["part"] == "signals"]
     summary = {

@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from ebmcal.files import CHECK, SEAL
-from ebmcal.noise_store import JOURNAL
+from ebmcal.noise.store import JOURNAL
+from ebmcal.storage.atomic import CHECK, SEAL
 
 LABELS = ("bad", "fair", "good")
 
@@ -46,7 +46,7 @@ def make_inputs(folder: Path) -> Path:
     """Encoder, noise LM, texts and a benchmark file in `folder`."""
     from transformers.utils import logging
 
-    from ebmcal.tiny_lm import train_tokenizer
+    from ebmcal.noise.tiny import train_tokenizer
     from tiny_models import SENTENCES, make_language_model, save_encoder
 
     logging.disable_progress_bar()

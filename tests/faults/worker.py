@@ -166,9 +166,9 @@ def serve() -> None:
     import ebmcal.cli.run
     import ebmcal.cli.tasks
     import ebmcal.cli.train
-    import ebmcal.inference
-    import ebmcal.noise
-    import ebmcal.pipeline  # noqa: F401
+    import ebmcal.model
+    import ebmcal.pipeline.run_noise
+    import ebmcal.pipeline.stages  # noqa: F401
 
     answers = os.fdopen(os.dup(1), "w")
     _tell(answers, {"ready": True})

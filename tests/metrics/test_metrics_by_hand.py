@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 from cases import made
 
-from ebmcal.checks import softmax
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import (
     accuracy,
@@ -23,6 +22,7 @@ from ebmcal.metrics import (
     risk_coverage,
     smooth_ece,
 )
+from ebmcal.predictions.arrays import softmax
 
 
 def test_nll_and_brier():

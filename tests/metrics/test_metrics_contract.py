@@ -6,10 +6,10 @@ from cases import made
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ebmcal.checks import softmax
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import METRICS, reliability_bins
 from ebmcal.metrics.registry import metric
+from ebmcal.predictions.arrays import softmax
 
 NAMES = sorted(METRICS)
 

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from cases import made
 
-from ebmcal.checks import softmax
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import (
     METRICS,
@@ -22,6 +21,7 @@ from ebmcal.metrics import (
 )
 from ebmcal.metrics.bootstrap import resample
 from ebmcal.metrics.registry import metric
+from ebmcal.predictions.arrays import softmax
 
 NAMES = sorted(METRICS)
 

@@ -1,7 +1,7 @@
 """`ebmcal benchmark`: tasks × methods × seeds from one YAML file, and the paper's tables of what came out.
 
 `plan` reads the file, `running` does what is not done yet, each task in a run folder of its own, through
-`ebmcal.pipeline`; `results` gathers the run folders, `paper` makes tables of them and `writing` writes them.
+`ebmcal.pipeline.stages`; `results` gathers the run folders, `paper` makes tables of them and `writing` writes them.
 """
 
 from ebmcal.benchmark.paper import paper_tables

@@ -112,7 +112,7 @@ def _configs(
 def _check_data(name: str, values: dict[str, Any], mistakes: Mistakes) -> None:
     """What is wrong with the data of a task whose other settings are wrong already: it is told along with them."""
     from ebmcal.data.sources import DataSource, plan_data
-    from ebmcal.pipeline import source_of
+    from ebmcal.pipeline.stages import source_of
 
     about_data = {k: v for k, v in values.items() if k in DataSource.__dataclass_fields__}
     config = _attempt(name, about_data, Mistakes())  # its own mistakes have been told
@@ -147,7 +147,7 @@ def _plain(name: str) -> str:
 
 def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
     """The task with its config resolved, after a look at its models, data and folder."""
-    from ebmcal.pipeline import check_folder, fingerprints_of, prepare
+    from ebmcal.pipeline.stages import check_folder, fingerprints_of, prepare
     from ebmcal.progress import Reporter
 
     task = BenchmarkTask(name, config, {})
@@ -165,12 +165,12 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
 
 def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     """What `prepare` would stop at, one by one."""
-    from ebmcal.cache import cache_of
     from ebmcal.data import load_texts
     from ebmcal.data.sources import plan_data
-    from ebmcal.methods import find_method
-    from ebmcal.models import check_encoder, check_language_model
-    from ebmcal.pipeline import source_of
+    from ebmcal.models.loading import check_encoder, check_language_model
+    from ebmcal.pipeline.cache import cache_of
+    from ebmcal.pipeline.stages import source_of
+    from ebmcal.training.methods import find_method
 
     looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
     if any(find_method(method).uses_noise for method in config.methods):

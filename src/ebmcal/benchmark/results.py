@@ -6,7 +6,7 @@ from typing import Any
 
 from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
 from ebmcal.errors import EbmcalError
-from ebmcal.failures import failed_row
+from ebmcal.pipeline.failures import failed_row
 from ebmcal.report.reading import read_document
 from ebmcal.runfolder import Cell
 from ebmcal.tables import Column, Entry, Row, Table

@@ -6,15 +6,15 @@ from pathlib import Path
 from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
 from ebmcal.benchmark.results import Outcome, gather, outcome_of
 from ebmcal.benchmark.writing import write_results
-from ebmcal.callbacks import last_checkpoint
-from ebmcal.cells import is_predicted, is_trained
 from ebmcal.errors import Interrupted
-from ebmcal.failures import Failures, reason_of
-from ebmcal.files import damage
-from ebmcal.pipeline import run
+from ebmcal.pipeline.cell import is_predicted, is_trained
+from ebmcal.pipeline.failures import Failures, reason_of
+from ebmcal.pipeline.stages import run
 from ebmcal.progress import Reporter
 from ebmcal.results import FITTED_ON
 from ebmcal.runfolder import Cell
+from ebmcal.storage.atomic import damage
+from ebmcal.training.callbacks import last_checkpoint
 
 MakeReporter = Callable[[Path], Reporter]
 

@@ -14,12 +14,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from ebmcal import files
 from ebmcal.calibrators.judged import FittingRows, warn_if_judged
 from ebmcal.calibrators.logodds import logits_of
-from ebmcal.checks import as_labels, as_logits
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
+from ebmcal.predictions.arrays import as_labels, as_logits
+from ebmcal.storage import atomic as files
 
 FORMAT = 1
 

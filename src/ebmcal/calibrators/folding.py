@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal import files
 from ebmcal.errors import EbmcalError
+from ebmcal.storage import atomic as files
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 RECORD = "ebmcal_folded_temperature"

@@ -7,12 +7,12 @@
 from pathlib import Path
 from typing import Any
 
-from ebmcal import files
 from ebmcal.calibrators.contract import FORMAT, Calibrator
 from ebmcal.calibrators.folding import fold, folded_temperature
 from ebmcal.calibrators.table import CALIBRATORS
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.storage import atomic as files
 
 FILE_NAME = "calibrator.json"
 FOLDED_NAME = "calibrator_folded.json"

@@ -11,8 +11,8 @@ import numpy as np
 
 from ebmcal.calibrators.contract import Calibrator
 from ebmcal.calibrators.logodds import blocks, by_label
-from ebmcal.checks import softmax
 from ebmcal.errors import unknown_name
+from ebmcal.predictions.arrays import softmax
 
 # T from 1/100 to 100: beyond, softmax is a step or flat and the fit says nothing but "the rows are separable"
 # or "worse than chance".

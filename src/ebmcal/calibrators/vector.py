@@ -14,8 +14,8 @@ import numpy as np
 from ebmcal.calibrators.contract import Calibrator
 from ebmcal.calibrators.logodds import blocks
 from ebmcal.calibrators.temperature import least_nll
-from ebmcal.checks import softmax
 from ebmcal.errors import EbmcalError
+from ebmcal.predictions.arrays import softmax
 
 LIMITS = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-8}
 

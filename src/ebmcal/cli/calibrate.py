@@ -100,7 +100,7 @@ def _fitting_rows(on: Path, model_dir: Path) -> "Predictions":
 
 def _label_names(model_dir: Path) -> list[str] | None:
     """The model's class names in order, or None where it has only transformers' stand-ins LABEL_0, LABEL_1, …"""
-    from ebmcal.files import read_json
+    from ebmcal.storage.atomic import read_json
 
     config = read_json(model_dir / "config.json")
     try:

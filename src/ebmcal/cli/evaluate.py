@@ -202,7 +202,7 @@ def _print_rich(drawn: list) -> None:
 
 def _write(result: "Evaluation", judged: Named, json_file: Path | None, report: Path | None) -> None:
     from ebmcal.evaluation import to_document, to_json
-    from ebmcal.files import write_json
+    from ebmcal.storage.atomic import write_json
 
     if json_file is not None:
         write_json(json_file, to_json(result))

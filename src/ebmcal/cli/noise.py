@@ -14,13 +14,13 @@ from ebmcal.config import RunConfig
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
-    from ebmcal.noise_sampling import Engine
+    from ebmcal.noise.filling import Engine
 
 
 def fit_config(config: RunConfig) -> None:
     """Finetune the noise LM; prints where it is and its perplexity."""
-    from ebmcal.noise import fit_noise_lm
-    from ebmcal.pipeline import prepare
+    from ebmcal.pipeline.run_noise import fit_noise_lm
+    from ebmcal.pipeline.stages import prepare
     from ebmcal.progress import Console
 
     reporter = Console()
@@ -37,8 +37,8 @@ def sample_config(
     chosen = _engine(engine or "here", ray_address, ray_workers)
     if store and store.exists() and not store.is_dir():
         raise EbmcalError(f"--store {store} is a file; give a folder.")
-    from ebmcal.noise import fill_noise_store, fit_noise_lm
-    from ebmcal.pipeline import prepare
+    from ebmcal.pipeline.run_noise import fill_noise_store, fit_noise_lm
+    from ebmcal.pipeline.stages import prepare
     from ebmcal.progress import Console
 
     reporter = Console()
@@ -52,8 +52,8 @@ def sample_config(
 def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
     """The engine of that name; what it lacks is told before any work starts."""
     from ebmcal.errors import require_extra, unknown_name
-    from ebmcal.noise_ray import RayEngine
-    from ebmcal.noise_sampling import here
+    from ebmcal.noise.filling import here
+    from ebmcal.noise.on_ray import RayEngine
 
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
@@ -103,7 +103,7 @@ def show(
     """Show masked inputs, the words they hid, and what was written; share of copies; how easily noise is told apart."""
     from rich.console import Console
 
-    from ebmcal.noise_store import NoiseStore
+    from ebmcal.noise.store import NoiseStore
     from ebmcal.runfolder import RunFolder
 
     console, run = Console(), RunFolder(store)
@@ -124,7 +124,7 @@ def show(
 
 
 def _show_run(console: object, run: object, n: int) -> None:
-    from ebmcal.files import read_json
+    from ebmcal.storage.atomic import read_json
 
     document = read_json(run.metrics)
     _facts(console, document.get("noise") or {"noise": "this run used none"})
@@ -158,7 +158,7 @@ def _told_apart(store: object, model: Path, data: Path | None) -> str:
     require_extra("train", "torch", "transformers")
     if data is None:
         raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
-    from ebmcal.inference import energies_of
+    from ebmcal.model import energies_of
 
     rows = [(row["text"], row["text_pair"]) for row in store.rows(500)]
     figures = ood_detection(-Predictions.read(data).energies, -energies_of(model, rows))

@@ -17,7 +17,7 @@ def predict(
 ) -> None:
     """Write label, logits or calibrated probabilities, energy and text of every row."""
     from ebmcal.cli.notices import as_notices
-    from ebmcal.inference import predict_file
+    from ebmcal.model import predict_file
     from ebmcal.progress import Console
 
     with as_notices():

@@ -27,8 +27,8 @@ def report(
     format: Annotated[ReportFormat, typer.Option("--format", "-f", help="What to write.")] = ReportFormat.html,
 ) -> None:
     """Write the report of a run: summary, every figure, examples, settings; or its tables as text."""
-    from ebmcal.files import write_text
     from ebmcal.report import report_text, write_report
+    from ebmcal.storage.atomic import write_text
 
     if format is ReportFormat.html:
         typer.echo(f"Wrote {write_report(run, output)}")

@@ -15,7 +15,7 @@ def run_config(config: RunConfig) -> None:
     from rich.console import Console as RichConsole
 
     from ebmcal.cli.notices import as_notices
-    from ebmcal.pipeline import read_document, run
+    from ebmcal.pipeline.stages import read_document, run
     from ebmcal.progress import Console
     from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
 

@@ -8,9 +8,9 @@ def train_config(config: RunConfig) -> None:
     """Train what is missing; `ebmcal run` with the same settings goes on from there."""
     import typer
 
-    from ebmcal.pipeline import train_only
-    from ebmcal.processes import is_main_process
+    from ebmcal.pipeline.stages import train_only
     from ebmcal.progress import console_of_main_process
+    from ebmcal.training.processes import is_main_process
 
     log = config.output / "log.txt" if config.output else None
     folders = train_only(config, console_of_main_process(log))

@@ -5,7 +5,7 @@ from pathlib import Path
 from ebmcal.data.files import PartFiles
 from ebmcal.data.rows import Columns
 from ebmcal.errors import EbmcalError
-from ebmcal.files import read_json
+from ebmcal.storage.atomic import read_json
 from ebmcal.tasks import Task
 
 _OPTIONAL = ("dev_mismatched",)

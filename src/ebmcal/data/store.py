@@ -17,7 +17,7 @@ from ebmcal.data.mapped import MappedFile
 from ebmcal.data.rows import Row
 from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
-from ebmcal.files import checksum, fingerprint, read_json, write_json, writing
+from ebmcal.storage.atomic import checksum, fingerprint, read_json, write_json, writing
 
 VERSION = 1  # raise it when reading changes, so that old cache files are not used
 MAX_LABELS = 1000

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ebmcal.checks import CHUNK_ENTRIES, SUM_TOLERANCE, chunks
 from ebmcal.metrics.bins import Binning, bin_edges, checked_bins, edge_codes, safe_refinement, width_codes
 from ebmcal.metrics.events import Kind, forecasts
 from ebmcal.metrics.sums import Sums
+from ebmcal.predictions.arrays import CHUNK_ENTRIES, SUM_TOLERANCE, chunks
 
 Finish = Callable[[np.ndarray, np.ndarray, int], np.ndarray]  # parts [..., 3, events, bins], n, events
 

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.events import Kind, forecasts
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 Binning = Literal["width", "mass"]
 

@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.registry import N_BINS, Metric, metric
 from ebmcal.metrics.resampling import Units, draws
 from ebmcal.metrics.sums import Sums, finish_many
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 
 class FewRowsWarning(UserWarning):

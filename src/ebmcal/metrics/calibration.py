@@ -10,9 +10,9 @@ over all rows and takes the mean over classes (ECE) or the largest (MCE).
 
 from typing import Any
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.binned import debiased_sums, ece_sums, mce_sums
 from ebmcal.metrics.bins import Binning
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 
 def ece_classwise(

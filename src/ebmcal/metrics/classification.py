@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.events import top_label
 from ebmcal.metrics.sums import Sums, mean_of_rows
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 
 def accuracy(labels: Any, *, logits: Any = None, probs: Any = None) -> float:

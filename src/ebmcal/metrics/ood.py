@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_logits, as_probs, as_scores, chunks
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.bootstrap import Interval, interval_of
 from ebmcal.metrics.ranking import error_auroc_of_counts, merged_levels
 from ebmcal.metrics.registry import Metric
 from ebmcal.metrics.resampling import MAX_ROWS
+from ebmcal.predictions.arrays import as_logits, as_probs, as_scores, chunks
 
 
 def ood_scores(kind: str, *, logits: Any = None, probs: Any = None, energies: Any = None) -> np.ndarray:

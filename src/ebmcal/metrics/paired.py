@@ -15,13 +15,13 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs, as_scores
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.bootstrap import few_rows_notes, interval_of, sums_of, warn_of
 from ebmcal.metrics.events import top_label
 from ebmcal.metrics.registry import Metric, metric
 from ebmcal.metrics.resampling import Units, draws, swaps
 from ebmcal.metrics.sums import Sums, finish_many
+from ebmcal.predictions.arrays import as_labels_and_probs, as_scores
 
 _SCORES = ("scores_a", "scores_b")
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ebmcal.checks import chunks
 from ebmcal.errors import EbmcalError
+from ebmcal.predictions.arrays import chunks
 
 
 def merged_levels(scores: np.ndarray, max_levels: int | None) -> np.ndarray:

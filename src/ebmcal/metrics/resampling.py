@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import chunks
 from ebmcal.metrics.sums import Sums
+from ebmcal.predictions.arrays import chunks
 
 MAX_ROWS = 32_768
 N_BLOCKS = 2_048

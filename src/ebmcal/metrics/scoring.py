@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.binned import part_sums
 from ebmcal.metrics.sums import Sums, mean_of_rows
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 _TINY = np.finfo(np.float64).tiny
 

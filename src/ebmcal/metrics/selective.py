@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs, as_scores, chunks
 from ebmcal.metrics.events import top_label
 from ebmcal.metrics.ranking import (
     accuracy_at_coverage_of_counts,
@@ -22,6 +21,7 @@ from ebmcal.metrics.ranking import (
     merged_levels,
 )
 from ebmcal.metrics.sums import Sums
+from ebmcal.predictions.arrays import as_labels_and_probs, as_scores, chunks
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.events import forecasts
 from ebmcal.metrics.sums import Sums
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 _CELLS = 1024
 _HALVINGS = 9  # then one step along the chord: the result to about 1e-5

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.checks import as_labels_and_probs
 from ebmcal.metrics.bootstrap import Interval, intervals
 from ebmcal.metrics.registry import metric
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 if TYPE_CHECKING:
     from ebmcal.predictions import Predictions

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebmcal.checks import chunks
+from ebmcal.predictions.arrays import chunks
 
 Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
 

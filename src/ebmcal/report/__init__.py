@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ebmcal.files import SEAL, reseal, write_text
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import RunFolder
+from ebmcal.storage.atomic import SEAL, reseal, write_text
 
 
 def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:

@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError
-from ebmcal.files import SEAL, damage, read_json
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import SEAL, damage, read_json
 from ebmcal.tables.results import check_document, method_rank
 
 _SPLITS_SHOWN = re.compile(r"test|noise$|ood_")

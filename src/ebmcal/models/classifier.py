@@ -1,0 +1,119 @@
+"""A stock sequence classifier with an energy: what is trained, saved and loaded.
+
+hidden and sharp-hidden read the energy off the logits and leave a plain checkpoint. scalar adds one linear layer on the
+features that enter the classifier's last layer; it is saved beside the checkpoint as `energy_head.safetensors`.
+`ebmcal.json` in the folder says which energy the model was trained with.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import AutoModelForSequenceClassification
+
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.models.loading import quiet
+from ebmcal.models.packing import Pack, classify_packed, classify_padded, packs, use_packing
+from ebmcal.storage.atomic import read_json, write_json
+from ebmcal.training.energies import ENERGIES
+
+HEAD_FILE = "energy_head.safetensors"
+CARD_FILE = "ebmcal.json"
+
+
+class EnergyClassifier(nn.Module):
+    """Logits and energies of packed texts.
+
+    `encoder` is the stock transformers model; `energy_head` is a linear layer for scalar and None otherwise.
+    """
+
+    def __init__(self, encoder: nn.Module, energy: str = "hidden") -> None:
+        super().__init__()
+        if energy not in ENERGIES and energy != "scalar":
+            raise unknown_name("energy", energy, [*ENERGIES, "scalar"])
+        self.encoder, self.energy = encoder, energy
+        if encoder.config.pad_token_id is None:  # language models have none, and then refuse batches
+            encoder.config.pad_token_id = np.ravel(encoder.config.eos_token_id or 0)[0].item()
+        self.packed = packs(encoder)
+        if self.packed:
+            use_packing(encoder)
+        self.energy_head = None
+        if energy == "scalar":
+            last = _last_layer(encoder)
+            self.energy_head = nn.Linear(last.in_features, 1)
+            last.register_forward_pre_hook(self._keep_features)
+
+    @property
+    def config(self) -> Any:
+        return self.encoder.config
+
+    def forward(self, batch: Pack) -> tuple[Tensor, Tensor]:
+        """Logits [n, C] and energies [n], in float32."""
+        logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
+        if self.energy_head is None:
+            return logits, ENERGIES[self.energy](logits)
+        features, self._features = self._features, None
+        with torch.autocast(features.device.type, enabled=False):
+            return logits, self.energy_head(features.float()).squeeze(-1)
+
+    def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].dim() != 2:  # classifiers made of language models have logits at every position
+            raise EbmcalError(
+                f"The scalar energy needs one feature vector a text, and {type(self.encoder).__name__} has one a "
+                "token. Use hidden or sharp-hidden."
+            )
+        self._features = inputs[0]  # [n, H]
+
+    def save_pretrained(
+        self, folder: str | Path, card: dict[str, Any] | None = None, weights: dict[str, Tensor] | None = None
+    ) -> None:
+        """Write a plain checkpoint, the energy head when there is one, and `ebmcal.json`.
+
+        `weights` are written in place of the model's own, when this process holds only a part of them.
+        """
+        folder, weights = Path(folder), self.state_dict() if weights is None else weights
+        self.encoder.save_pretrained(folder, state_dict=_below("encoder.", weights))
+        if self.energy_head is not None:
+            save_file(_below("energy_head.", weights), folder / HEAD_FILE)
+        write_json(folder / CARD_FILE, {"energy": self.energy, **(card or {})})
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, trust_remote_code: bool = False) -> "EnergyClassifier":
+        """Load what `save_pretrained` wrote, or any sequence classifier (energy: hidden)."""
+        folder = Path(folder)
+        card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
+        try:
+            with quiet():
+                encoder = AutoModelForSequenceClassification.from_pretrained(
+                    folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
+                )
+            model = cls(encoder, card.get("energy", "hidden"))
+            model.load_head(folder)
+        except EbmcalError:
+            raise
+        except Exception as error:
+            raise EbmcalError(f"{folder} is not a usable checkpoint: {' '.join(str(error).split())[:300]}") from error
+        return model
+
+    def load_head(self, folder: Path) -> None:
+        if self.energy_head is not None:
+            self.energy_head.load_state_dict(load_file(Path(folder) / HEAD_FILE))
+
+
+def _below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {k.removeprefix(prefix): v.contiguous() for k, v in weights.items() if k.startswith(prefix)}
+
+
+def _last_layer(encoder: nn.Module) -> nn.Linear:
+    """The linear layer that makes the logits."""
+    n_labels = encoder.config.num_labels
+    layers = [m for m in encoder.modules() if isinstance(m, nn.Linear) and m.out_features == n_labels]
+    if not layers:
+        raise EbmcalError(
+            f"The scalar energy reads the features that enter the last linear layer of the classifier, and "
+            f"{type(encoder).__name__} has none with {n_labels} outputs. Use hidden or sharp-hidden."
+        )
+    return layers[-1]

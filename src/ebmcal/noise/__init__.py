@@ -1,0 +1,1 @@
+"""Texts that are not data: where they come from, how they are written, kept and read back."""

@@ -1,0 +1,172 @@
+"""Filling a noise store: masks, samples and decodes one shard at a time. Anyone may make any shard.
+
+An engine makes the shards that a store lacks: `here` in this process, `ebmcal.noise.on_ray` on a cluster.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ebmcal.data import Texts
+from ebmcal.noise.lm import NoiseLm
+from ebmcal.noise.masking import Markers
+from ebmcal.noise.sampler import Row, sample
+from ebmcal.noise.store import NoiseSettings, NoiseStore, sources_of
+from ebmcal.progress import Reporter
+from ebmcal.training.running import uses_bf16
+
+#: The texts of a shard, and how many samples were thrown away for which reason.
+Shard = tuple[list[dict[str, Any]], dict[str, int]]
+
+#: (store, folder of the noise LM, texts, texts wanted) -> shards with their numbers as they are finished, in any order.
+#: Each is in the store before the engine is asked for the next.
+Engine = Callable[[NoiseStore, Path, Texts, int], Iterator[tuple[int, Shard]]]
+
+
+def here(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int) -> Iterator[tuple[int, Shard]]:
+    """The engine that works in this process, one shard after the other."""
+    settings = store.settings
+    lm = load_for_sampling(lm_folder, settings)
+    for number in store.next_shards(n_wanted):
+        yield number, make_shard(lm, texts, number, settings)
+
+
+def fill(
+    store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, reporter: Reporter, engine: Engine = here
+) -> None:
+    """Make the shards that are missing until the store has `n_wanted` texts."""
+    damaged = store.drop_damaged()
+    if damaged:
+        reporter.say(f"noise: damaged and made again: {', '.join(damaged)}")
+    if next(store.next_shards(n_wanted), None) is None:
+        reporter.say(f"noise: {len(store)} texts are there already")
+        return
+    with reporter.stage("noise", n_wanted) as advance:
+        advance(min(len(store), n_wanted))
+        for number, (rows, thrown_away) in engine(store, lm_folder, texts, n_wanted):
+            store.add(number, rows, thrown_away)
+            advance(len(rows))
+    reporter.say(
+        f"noise: {len(store)} texts, {store.identical_share:.1%} identical to their source, "
+        f"thrown away: {store.thrown_away() or 'none'}"
+    )
+
+
+def load_for_sampling(folder: Path, settings: NoiseSettings) -> NoiseLm:
+    """The noise LM on the GPU if there is one, in the precision that is quickest there."""
+    lm = NoiseLm.load(folder)
+    if torch.cuda.is_available():
+        lm.model.to("cuda")
+    if uses_bf16(settings.precision):
+        lm.model.to(torch.bfloat16)
+    return lm
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What a shard is written from: all that its maker needs besides the LM."""
+
+    round: int
+    positions: list[int]  # in the split; masks and random numbers are keyed by them
+    ids: list[int]
+    texts: list[tuple[str, str | None]]
+
+
+def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
+    """The sources of a shard."""
+    round_, positions = sources_of(number, len(texts), settings)
+    return Sources(round_, positions.tolist(), texts.ids[positions].tolist(), texts.rows(positions))
+
+
+def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
+    """A shard: a pure function of the LM, the texts, the number and the settings."""
+    return write_noise(lm, gather(texts, number, settings), settings)
+
+
+def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard:
+    """Mask the sources, have the LM write them anew, keep what is usable."""
+    encoded = lm.encode(sources.texts)
+    usable = [i for i, ids in enumerate(encoded) if len(ids)]
+    keys = [[sources.round, position] for position in sources.positions]
+    masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, *keys[i]])) for i in usable]
+    layouts = [lm.lay_out(encoded[i], masked) for i, masked in zip(usable, masks, strict=True)]
+    uniforms = [
+        [_uniforms([settings.seed, 17, *keys[i], k], len(encoded[i])) for k in range(settings.samples_per_mask)]
+        for i in usable
+    ]
+    written = sample(lm, layouts, uniforms, top_k=settings.top_k)
+    rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
+    for i, masked, samples in zip(usable, masks, written, strict=True):
+        origin = {
+            "source_id": sources.ids[i], "round": sources.round,
+            "masked": show_masked(lm, encoded[i], masked), "hidden": show_hidden(lm, encoded[i], masked),
+        }  # fmt: skip
+        for k, row in enumerate(samples):
+            text, reason = decode(lm, row, is_pair=sources.texts[i][1] is not None)
+            if reason:
+                thrown_away[reason] += 1
+                continue
+            same = row.text == encoded[i].tolist()
+            rows.append(origin | {"sample": k, "text": text[0], "text_pair": text[1], "identical": same})
+    return rows, {reason: n for reason, n in thrown_away.items() if n}
+
+
+def decode(lm: NoiseLm, row: Row, is_pair: bool) -> tuple[tuple[str, str | None], str | None]:
+    """The text of a sample, or why it is thrown away."""
+    ids = [t for t in row.text if t not in (lm.markers.mask, lm.markers.write)]
+    parts = split_at(ids, lm.markers.separator)
+    if row.unfinished:
+        return ("", None), "unfinished"
+    if len(parts) != (2 if is_pair else 1):
+        return ("", None), "separator"
+    texts = [lm.decode(part) for part in parts]
+    if not all(texts):
+        return ("", None), "empty"
+    return (texts[0], texts[1] if is_pair else None), None
+
+
+def split_at(ids: list[int], separator: int) -> list[list[int]]:
+    """Cut a list at every separator.
+
+    >>> split_at([1, 0, 2], separator=0)
+    [[1], [2]]
+    """
+    parts: list[list[int]] = [[]]
+    for token in ids:
+        if token == separator:
+            parts.append([])
+        else:
+            parts[-1].append(token)
+    return parts
+
+
+def show_masked(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> str:
+    """The masked text as a reader sees it: <M> for a gap, <SEP> between the sentences."""
+    return "".join(_name(lm.markers, lm.tokenizer, p) for p in _runs(ids, masked)).strip()
+
+
+def show_hidden(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> list[str]:
+    """The words behind each gap."""
+    return [lm.decode(run) for run, is_gap in _runs(ids, masked) if is_gap]
+
+
+def _runs(ids: np.ndarray, masked: np.ndarray) -> list[tuple[list[int], bool]]:
+    edges = np.flatnonzero(np.diff(masked.astype(np.int8))) + 1
+    return [
+        (part.tolist(), bool(flag[0])) for part, flag in zip(np.split(ids, edges), np.split(masked, edges), strict=True)
+    ]
+
+
+def _name(markers: Markers, tokenizer: Any, run: tuple[list[int], bool]) -> str:
+    ids, is_gap = run
+    return f" {Markers.NAMES[0]}" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
+
+
+def _uniforms(key: list[int], length: int) -> np.ndarray:
+    """The random numbers of a sample of a text of this length; their number bounds the sample's."""
+    return np.random.default_rng(key).random(2 * length + 16)

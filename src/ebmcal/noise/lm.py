@@ -1,0 +1,213 @@
+"""The noise language model: any causal LM finetuned to write texts from their masked versions.
+
+    loss = -log P_N(x | x^m), on the text only, re-masked every time a text comes round
+
+`fit` starts from a pretrained LM or from `tiny`, trains it over a plan of (text, mask) that is a pure function of the
+seed, and leaves a folder with weights, tokenizer and `noise_lm.json`: settings, perplexity on held-out texts.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers.activations import NewGELUActivation
+
+from ebmcal.errors import EbmcalError
+from ebmcal.models.loading import quiet
+from ebmcal.models.packing import ATTENTION, pack, pad, use_packing
+from ebmcal.models.scoring import micro_batches
+from ebmcal.noise.masking import Markers, draw_words, find_mode, to_sequence
+from ebmcal.storage.atomic import read_json
+from ebmcal.training.microbatch import Batch, MicroBatchTrainer
+from ebmcal.training.plan import Shuffled
+
+CARD = "noise_lm.json"
+
+#: Causal architectures whose attention goes through the interface that `packing` plugs into.
+PACKED_LANGUAGE_MODELS = {"gpt2", "llama", "qwen2", "mistral", "gpt_neox"}
+
+Row = tuple[str, str | None]
+
+
+@dataclass(frozen=True)
+class NoiseLm:
+    """A language model with the marks it was taught."""
+
+    model: nn.Module
+    tokenizer: Any
+    markers: Markers
+    mode: str
+    mask_ratio: float
+    max_length: int = 128
+
+    def __post_init__(self) -> None:
+        fuse_activations(self.model)
+
+    def encode(self, rows: Sequence[Row]) -> list[np.ndarray]:
+        """Token ids of texts, a pair joined by the separator, cut to the length limit."""
+        return [self._encode(row) for row in rows]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False).strip()
+
+    def draw_mask(self, ids: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        mode = find_mode(self.mode)
+        if mode.whole_words and len(ids):
+            return draw_words(mode, ids, self._begins_word[ids], self.mask_ratio, rng, self.markers)
+        return mode.draw(ids, self.mask_ratio, rng, self.markers)
+
+    def lay_out(self, ids: np.ndarray, masked: np.ndarray) -> list[Any]:
+        mode = find_mode(self.mode)
+        return mode.lay_out(ids, masked, self.markers, mode.lookahead)
+
+    @property
+    def positions(self) -> int:
+        """Tokens the model can read at most, of which a text with its masked version may need more."""
+        config = self.model.config
+        return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 30
+
+    @cached_property
+    def _begins_word(self) -> np.ndarray:
+        """Which tokens of the vocabulary begin a word: [V] bool."""
+        tokens = self.tokenizer.convert_ids_to_tokens(range(len(self.tokenizer)))
+        spaced = any(t.startswith(("Ġ", "▁")) for t in tokens)  # byte-level BPE and sentencepiece mark the space
+        return np.array([t.startswith(("Ġ", "▁")) if spaced else not t.startswith("##") for t in tokens])
+
+    def _encode(self, row: Row) -> np.ndarray:
+        first, second = ([] if t is None else self.tokenizer(t, add_special_tokens=False)["input_ids"] for t in row)
+        if row[1] is None:
+            return np.array(first[: self.max_length], dtype=np.int64)
+        room = self.max_length - 1
+        if len(first) + len(second) > room:  # the longer sentence gives way first
+            keep = max(room - len(second), room // 2)
+            first = first[:keep]
+            second = second[: room - len(first)]
+        return np.array([*first, self.markers.separator, *second], dtype=np.int64)
+
+    @classmethod
+    def load(cls, folder: Path) -> "NoiseLm":
+        """What `ebmcal.noise.fitting` wrote."""
+        card = read_json(folder / CARD)
+        try:
+            with quiet():
+                model = AutoModelForCausalLM.from_pretrained(
+                    folder, use_safetensors=True, dtype=torch.float32, trust_remote_code=False
+                )
+            tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        except Exception as error:
+            raise EbmcalError(f"{folder} is not a usable noise LM: {' '.join(str(error).split())[:300]}") from error
+        return cls(
+            model, tokenizer, add_markers(model, tokenizer), card["mode"], card["mask_ratio"], card["max_length"]
+        )
+
+
+def fuse_activations(model: nn.Module) -> None:
+    """Put torch's GELU in the place of GPT-2's, which is the same function written out in eight operations."""
+    for module in list(model.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, NewGELUActivation):
+                setattr(module, name, nn.GELU(approximate="tanh"))
+
+
+def add_markers(model: nn.Module, tokenizer: Any) -> Markers:
+    """Add the marks to the vocabulary where they are missing; new embeddings start at the mean of the others."""
+    tokenizer.add_special_tokens({"additional_special_tokens": list(Markers.NAMES)})
+    embeddings = model.get_input_embeddings().weight
+    if len(tokenizer) > embeddings.shape[0]:
+        mean, n_old = embeddings.detach().mean(dim=0), embeddings.shape[0]
+        model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+        with torch.no_grad():
+            for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+                layer.weight[n_old:] = mean + 0.02 * torch.randn(len(tokenizer) - n_old, len(mean))
+    return Markers(*(tokenizer.convert_tokens_to_ids(name) for name in Markers.NAMES))
+
+
+class MaskedTexts(Dataset):
+    """Item p: the sequence and loss mask of the text and the mask that stand at position p of the training."""
+
+    def __init__(self, lm: NoiseLm, texts: Sequence[np.ndarray], n_positions: int, seed: int) -> None:
+        self.lm, self.texts, self.n_positions, self.seed = lm, texts, n_positions, seed
+        self._order = Shuffled(len(texts), seed)
+
+    def __len__(self) -> int:
+        return self.n_positions
+
+    def __getitem__(self, position: int) -> tuple[np.ndarray, np.ndarray]:
+        ids = self.texts[self._order[position]]
+        masked = self.lm.draw_mask(ids, np.random.default_rng([self.seed, 7, position]))
+        sequence, learn = to_sequence(self.lm.lay_out(ids, masked), self.lm.markers)
+        return sequence[: self.lm.positions], learn[: self.lm.positions]
+
+
+def collate(items: list[tuple[np.ndarray, np.ndarray]]) -> Batch:
+    ids, learn = zip(*items, strict=True)
+    return {"ids": list(ids), "learn": list(learn)}
+
+
+def token_losses(model: nn.Module, ids: Sequence[np.ndarray], learn: Sequence[np.ndarray]) -> Tensor:
+    """-log P of every token in `learn` (all but the first of a text), texts sorted by length: [m].
+
+    `model` may be wrapped for several processes. Without padding, logits are computed only where there is a loss.
+    """
+    batch, device = pack(ids), next(model.parameters()).device
+    wanted = np.concatenate(learn)
+    wanted[batch.starts] = False  # nothing stands before the first token
+    where = torch.from_numpy(np.flatnonzero(wanted))
+    if _packs(model):
+        inputs = {
+            "input_ids": batch.input_ids[None],
+            "position_ids": batch.positions()[None],
+            "logits_to_keep": where - 1,
+        }
+        out = model(**{k: v.to(device) for k, v in inputs.items()}, groups=batch.groups, use_cache=False)
+        logits = out.logits[0]  # [m, V]
+    else:
+        padded, mask, _ = pad(batch, 0)
+        out = model(input_ids=padded.to(device), attention_mask=mask.to(device), use_cache=False)
+        logits = out.logits[mask.bool().to(device)][(where - 1).to(device)]
+    return F.cross_entropy(logits.float(), batch.input_ids[where].to(device), reduction="none")
+
+
+def _packs(model: nn.Module) -> bool:
+    config = getattr(model, "module", model).config
+    return config._attn_implementation == ATTENTION
+
+
+class NoiseLmTrainer(MicroBatchTrainer):
+    """Mean loss over the learned tokens of a step."""
+
+    def micro_loss(self, model: nn.Module, inputs: Batch, chosen: np.ndarray) -> Tensor:
+        n_tokens = sum(int(m[1:].sum()) for m in inputs["learn"])
+        losses = token_losses(model, [inputs["ids"][i] for i in chosen], [inputs["learn"][i] for i in chosen])
+        part = losses.sum() / max(1, n_tokens)
+        if not torch.isfinite(part):
+            self.diverged("language model loss", part.item())
+        return part
+
+
+@torch.no_grad()
+def perplexity(lm: NoiseLm, texts: Sequence[np.ndarray], seed: int = 0, limit: int = 200) -> float:
+    """exp of the mean loss on held-out texts under fixed masks: how surprised the LM is by what it should write."""
+    lm.model.eval()
+    chosen = MaskedTexts(lm, texts, min(limit, len(texts)), seed)
+    items = [chosen[p] for p in range(len(chosen))]
+    total, n_tokens = 0.0, 0
+    for batch in micro_batches(np.array([len(ids) for ids, _ in items]), budget=2048):
+        losses = token_losses(lm.model, [items[i][0] for i in batch], [items[i][1] for i in batch])
+        total, n_tokens = total + losses.sum().item(), n_tokens + len(losses)
+    return math.exp(min(total / max(1, n_tokens), 50.0))
+
+
+def prepare_packing(model: nn.Module) -> None:
+    """Use packed attention for training where the architecture allows it."""
+    if model.config.model_type in PACKED_LANGUAGE_MODELS:
+        use_packing(model)

@@ -1,0 +1,289 @@
+"""Noise on disk: Parquet shards with where each text came from, resumable, checked, shared by methods and seeds.
+
+A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
+sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
+or when. `manifest.json` says what the store is for; finished shards are entered in `shards.jsonl` with their checksums,
+one line each, so that entering one costs the same however many there are. What is damaged or missing is made again. A
+lost manifest or journal costs nothing: each shard also carries its identity, its counts and a check of its rows.
+"""
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ebmcal.errors import EbmcalError
+from ebmcal.mixing import permute
+from ebmcal.storage.atomic import checksum, explaining_disk, fingerprint, read_json, write_json, write_text, writing
+
+MANIFEST = "manifest.json"
+JOURNAL = "shards.jsonl"
+FORMAT = 2  # 1 kept the shards in the manifest, and drew their sources in another order
+
+COLUMNS = pa.schema(
+    [
+        ("source_id", pa.int64()),
+        ("round", pa.int32()),
+        ("sample", pa.int32()),
+        ("masked", pa.string()),
+        ("hidden", pa.list_(pa.string())),
+        ("text", pa.string()),
+        ("text_pair", pa.string()),
+        ("identical", pa.bool_()),
+    ]
+)
+
+
+@dataclass(frozen=True)
+class NoiseSettings:
+    """Everything the noise depends on besides the texts and the LM; not how much of it there is."""
+
+    top_k: int = 20
+    samples_per_mask: int = 4
+    sources_per_shard: int = 128
+    seed: int = 0
+    precision: str = "auto"
+
+    def identity(self, data_fingerprint: str, lm: dict[str, Any], lm_key: str) -> dict[str, Any]:
+        """What a store says about itself; two stores with the same identity hold the same texts."""
+        shown = ("name", "mode", "mask_ratio", "max_length")
+        return {
+            "format": FORMAT, "settings": asdict(self), "data": data_fingerprint, "noise_lm": lm_key,
+            **{f"lm_{k}": lm[k] for k in shown},
+        }  # fmt: skip
+
+
+class NoiseStore:
+    """A folder of shards. `open` makes it, or refuses one that was made for something else."""
+
+    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+        self.folder, self.identity = folder, identity
+        self.shards = _read_journal(folder / JOURNAL)  # number -> rows, identical, thrown_away, sha256
+
+    @classmethod
+    def open(
+        cls, folder: Path, identity: dict[str, Any] | None = None, say: Callable[[str], None] = lambda line: None
+    ) -> "NoiseStore":
+        """Open a store; with an identity, make it if it is absent, mend its lists, and refuse another's."""
+        try:
+            there = _read_identity(folder)
+        except EbmcalError:
+            if identity is None:
+                raise
+            if (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
+                say(f"noise: {folder / MANIFEST} is missing or damaged: written again")
+            there = None
+        wanted = identity or there | {"format": FORMAT}
+        if there not in (None, wanted):
+            raise EbmcalError(_difference(folder, there, wanted))
+        store = cls(folder, wanted)
+        if identity is not None:
+            if there is None:
+                store._refuse_listed_of_others()
+            found = store._find_unlisted()
+            if found:
+                store._rewrite_journal()  # without what spoilt it
+                say(f"noise: {len(found)} whole shards were not listed in {MANIFEST} and {JOURNAL}: kept")
+            if there is None:
+                write_json(folder / MANIFEST, {"identity": identity}, checked=True)
+        return store
+
+    def _refuse_listed_of_others(self) -> None:
+        """Without a manifest, a listed shard says whose store it is: the others are of the same."""
+        about = next(filter(None, (_about(self.shard_path(n)) for n in self.shards)), None)
+        if about is not None and about["identity"] != self.identity:
+            raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
+
+    def _find_unlisted(self) -> list[int]:
+        """Enter shards that are there and whole by their own account; refuses those of another store."""
+        found = []
+        for path in sorted(self.folder.glob("shard-*.parquet")):
+            number = int(digits) if (digits := path.stem.removeprefix("shard-")).isdecimal() else -1
+            about = _about(path) if number not in self.shards and path == self.shard_path(number) else None
+            if about is None or about["number"] != number:
+                continue
+            if about["identity"] != self.identity:
+                raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
+            self._enter(number, about["facts"])
+            found.append(number)
+        return found
+
+    @property
+    def settings(self) -> NoiseSettings:
+        return NoiseSettings(**self.identity["settings"])
+
+    @property
+    def key(self) -> str:
+        return fingerprint("noise", self.identity)
+
+    def shard_path(self, number: int) -> Path:
+        return self.folder / f"shard-{number:05d}.parquet"
+
+    def drop_damaged(self) -> list[str]:
+        """Forget shards whose file is missing or does not have its checksum; returns their names."""
+        bad = [n for n, entry in self.shards.items() if not _whole(self.shard_path(n), entry)]
+        for number in bad:
+            del self.shards[number]
+        if bad:
+            self._rewrite_journal()
+        return [self.shard_path(n).name for n in bad]
+
+    def has(self, number: int) -> bool:
+        return number in self.shards
+
+    def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
+        """Write a shard and enter it in the journal."""
+        facts = {"rows": len(rows), "identical": sum(r["identical"] for r in rows), "thrown_away": thrown_away}
+        about = {"identity": self.identity, "number": number, "facts": facts}
+        table = pa.Table.from_pylist(rows, schema=COLUMNS)
+        about["check"] = fingerprint(about, table.to_pylist())
+        with writing(self.shard_path(number)) as aside:
+            described = table.replace_schema_metadata({name: json.dumps(value) for name, value in about.items()})
+            pq.write_table(described, aside, compression="zstd", write_page_checksum=True)
+        self._enter(number, facts)
+
+    def _enter(self, number: int, facts: dict[str, Any]) -> None:
+        entry = facts | {"sha256": checksum(self.shard_path(number))}
+        with explaining_disk(self.folder / JOURNAL), open(self.folder / JOURNAL, "a", encoding="utf-8") as journal:
+            journal.write(_line(number, entry))
+            journal.flush()
+            os.fsync(journal.fileno())
+        self.shards[number] = entry
+
+    def _rewrite_journal(self) -> None:
+        self.shards = dict(sorted(self.shards.items()))
+        write_text(self.folder / JOURNAL, "".join(_line(n, entry) for n, entry in self.shards.items()))
+
+    def next_shards(self, n_wanted: int) -> Iterator[int]:
+        """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
+        number, n_rows = 0, 0
+        while n_rows < n_wanted:
+            if not self.has(number):
+                self.check_usable()
+                yield number
+            n_rows += self.shards[number]["rows"]
+            number += 1
+
+    def check_usable(self) -> None:
+        """Raise when so many shards came out empty that more will."""
+        if len(self.shards) > 20 and not any(entry["rows"] for entry in self.shards.values()):
+            raise EbmcalError(
+                f"The noise LM wrote {len(self.shards)} shards without one usable text (thrown away: "
+                f"{self.thrown_away()}). Train it longer, or use --noise-mode gaps."
+            )
+
+    def likely_shards(self, n_wanted: int, limit: int) -> list[int]:
+        """Missing shards that will be needed for `n_wanted` texts, at most `limit`, for making them side by side.
+
+        Unknown shards count as full until some are known, then as a tenth more than the mean: rather too few, and then
+        asked again, than too many. A shard too many does no harm: a reader takes the first texts.
+        """
+        full = self.settings.sources_per_shard * self.settings.samples_per_mask
+        expected = min(full, 1.1 * len(self) / len(self.shards)) if self.shards else full
+        missing: list[int] = []
+        number, n_rows = 0, 0.0
+        while n_rows < n_wanted and len(missing) < limit:
+            known = self.shards.get(number)
+            n_rows += known["rows"] if known else max(1, expected)
+            missing += [] if known else [number]
+            number += 1
+        return missing
+
+    def thrown_away(self) -> dict[str, int]:
+        """Samples that were not kept, by reason."""
+        totals: dict[str, int] = {}
+        for entry in self.shards.values():
+            for reason, n in entry["thrown_away"].items():
+                totals[reason] = totals.get(reason, 0) + n
+        return totals
+
+    def __len__(self) -> int:
+        return sum(entry["rows"] for entry in self.shards.values())
+
+    @property
+    def identical_share(self) -> float:
+        """Share of texts that came out as their source."""
+        return sum(e["identical"] for e in self.shards.values()) / max(1, len(self))
+
+    def rows(self, limit: int | None = None) -> Iterator[dict[str, Any]]:
+        """The texts in shard order, the first `limit` of them: a store that grew later gives the same ones."""
+        left = len(self) if limit is None else limit
+        for number in sorted(self.shards):
+            if left <= 0:
+                return
+            for row in self._read(number)[:left]:
+                yield row
+                left -= 1
+
+    def _read(self, number: int) -> list[dict[str, Any]]:
+        path = self.shard_path(number)
+        try:
+            return pq.read_table(path, page_checksum_verification=True).to_pylist()
+        except Exception as error:
+            raise EbmcalError(
+                f"The noise shard {path} is damaged ({error}). Run the command again: it is remade."
+            ) from error
+
+
+def _read_identity(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.exists():
+        raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make it with: ebmcal noise sample")
+    manifest = read_json(path)
+    identity = manifest.get("identity") if isinstance(manifest, dict) else None
+    if not isinstance(identity, dict):
+        raise EbmcalError(f"{path} is not the manifest of a noise store. The same `ebmcal noise sample` mends it.")
+    return identity
+
+
+def _about(path: Path) -> dict[str, Any] | None:
+    """What a shard says about itself, or None when its rows are not those that it was written with."""
+    try:
+        table = pq.read_table(path)
+        about = {name.decode(): json.loads(value) for name, value in table.schema.metadata.items()}
+        return about if about.pop("check") == fingerprint(about, table.to_pylist()) else None
+    except Exception:  # unreadable in whatever way, or by an earlier version: made again
+        return None
+
+
+def _whole(path: Path, entry: dict[str, Any]) -> bool:
+    return path.exists() and checksum(path) == entry.get("sha256")
+
+
+def _line(number: int, entry: dict[str, Any]) -> str:
+    """An entry of the journal. It begins with the line end, so that one that was cut off spoils no other."""
+    return f"\n{json.dumps([number, entry, fingerprint(number, entry)])}"
+
+
+def _read_journal(path: Path) -> dict[int, dict[str, Any]]:
+    """The finished shards; an entry that is cut off or altered is passed over, and its shard made again."""
+    found: dict[int, dict[str, Any]] = {}
+    for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
+        try:
+            number, entry, seal = json.loads(line)
+        except (ValueError, TypeError):
+            continue
+        if isinstance(number, int) and seal == fingerprint(number, entry):
+            found[number] = entry
+    return found
+
+
+def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> str:
+    keys = [k for k in wanted if there.get(k) != wanted[k]]
+    lines = "; ".join(f"{k}: there {there.get(k)}, wanted {wanted[k]}" for k in keys)
+    other = "for other data" if "data" in keys else "by another version" if keys == ["format"] else "for other settings"
+    return f"The noise store {folder} was made {other} ({lines}). Choose another folder or delete this one."
+
+
+def sources_of(number: int, n_sources: int, settings: NoiseSettings) -> tuple[int, np.ndarray]:
+    """The round and the source rows of a shard: each round goes through all sources in an order of its own."""
+    size = settings.sources_per_shard
+    round_, part = divmod(number, -(-n_sources // size))
+    places = np.arange(part * size, min((part + 1) * size, n_sources))
+    return round_, permute(places, n_sources, [settings.seed, 11, round_])

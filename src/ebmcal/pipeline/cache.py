@@ -1,0 +1,54 @@
+"""What runs share: a folder of noise LMs, noise, tokens and data, each under a key made from what it depends on."""
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from ebmcal.config import RunConfig
+from ebmcal.data import Texts
+from ebmcal.models.loading import load_tokenizer
+from ebmcal.models.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
+from ebmcal.progress import Reporter
+from ebmcal.storage.atomic import fingerprint, is_whole, sweep
+from ebmcal.storage.locks import locked
+
+
+def cache_dir(given: Path | None = None) -> Path:
+    """The folder that runs share: given, $EBMCAL_CACHE, or ebmcal in the user's cache."""
+    if given:
+        return Path(given).expanduser()
+    if os.environ.get("EBMCAL_CACHE"):
+        return Path(os.environ["EBMCAL_CACHE"]).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ebmcal"
+
+
+def cache_of(config: RunConfig) -> Path:
+    """The cache of a run."""
+    return cache_dir(config.cache_dir)
+
+
+def tokens_of(texts: Texts, config: RunConfig, reporter: Reporter) -> TokenTable:
+    """The texts of a split as tokens of the encoder, from the cache if they are there."""
+    rows = (row for batch in texts.batches() for row in batch)
+    return tokens_from(rows, texts.fingerprint, config, reporter)
+
+
+def tokens_from(rows: Iterable[Row], key: str, config: RunConfig, reporter: Reporter) -> TokenTable:
+    """Rows as tokens of the encoder, under the key of their contents."""
+    tokenizer = load_tokenizer(config.encoder, config.trust_remote_code)
+    name = fingerprint("tokens", key, tokenizer_fingerprint(tokenizer), config.max_length)
+    folder = cache_of(config) / "tokens" / name
+    with made_once(folder, "tokens", reporter):
+        there = TokenTable.open(folder) if is_whole(folder, f"token table {name}", reporter.say) else None
+        return there or tokenize(rows, tokenizer, config.max_length, folder)
+
+
+@contextlib.contextmanager
+def made_once(folder: Path, what: str, reporter: Reporter) -> Iterator[None]:
+    """Hold the lock of a folder that runs share: a second run waits and then finds it made."""
+    place = folder.resolve()  # "." has no name
+    place = place.with_name(place.name + ".lock")
+    with locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it")):
+        sweep(folder)
+        yield

@@ -1,0 +1,269 @@
+"""One cell of a run: a method and a seed, trained, saved and run on every split. What is done is not done again.
+
+The model folder appears whole or not at all; model and predictions have checksums, and what is damaged is made again.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from transformers import set_seed
+
+from ebmcal.calibrators.folding import folded_temperature
+from ebmcal.calibrators.storage import FILE_NAME, FOLDED_NAME
+from ebmcal.config import RunConfig
+from ebmcal.data import TaskData, Texts
+from ebmcal.errors import EbmcalError
+from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
+from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
+from ebmcal.models.loading import load_encoder, load_tokenizer, quiet
+from ebmcal.models.scoring import predict, score
+from ebmcal.models.tokens import TokenTable
+from ebmcal.pipeline.cache import tokens_of
+from ebmcal.progress import Reporter
+from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import SEAL, checksum, damage, is_whole, read_json, reseal, write_text, writing_folder
+from ebmcal.training.methods import Method, Settings, find_method
+from ebmcal.training.plan import Collator, TrainingPlan
+from ebmcal.training.processes import is_main_process
+from ebmcal.training.running import gathered_weights, sharding, training_arguments
+from ebmcal.training.running import run as train_to_the_end
+from ebmcal.training.trainer import JointTrainer
+
+#: Test rows that are scored while training, for the curves.
+WATCHED_ROWS = 1000
+
+#: The curve of a training, in its model folder; `history/` has a copy.
+HISTORY = "training_history.jsonl"
+
+
+@dataclass(frozen=True)
+class CellWork:
+    """What the cells of a run share."""
+
+    config: RunConfig
+    data: TaskData
+    tables: dict[str, TokenTable]
+    noise: TokenTable | None
+    shown_noise: list[dict[str, Any]]
+    extra: dict[str, Texts]
+
+
+def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> dict[str, Any]:
+    """Train and predict what is missing of a cell; returns what is known of its training."""
+    model_folder = folder.model(cell)
+    ensure_trained(folder, cell, work, reporter)
+    wanted = _wanted_splits(work)
+    missing = [split for split in wanted if not is_predicted(folder, cell, split)]
+    _say_lost(folder, cell, missing, reporter)
+    if missing and folded_temperature(model_folder) is not None:
+        raise EbmcalError(
+            f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would not "
+            f"be those of the trained model. Move {model_folder} away: the same command trains it again."
+        )
+    if missing:
+        model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code)
+        for split in missing:
+            _predict_split(folder, cell, split, model, work, reporter)
+    return read_json(model_folder / CARD_FILE)["training"]
+
+
+def _say_lost(folder: RunFolder, cell: Cell, missing: list[str], reporter: Reporter) -> None:
+    """Name the predictions that were there once: by their file, or by the checksums of the folder."""
+    for path in (folder.predictions(cell, split) for split in missing):
+        if path.exists():
+            reporter.say(f"{cell.name}: {path.name} is damaged: predicted again")
+        elif f"{path.name} is missing" in damage(path.parent):
+            reporter.say(f"{cell.name}: {path.name} is missing: predicted again")
+
+
+def ensure_trained(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
+    """Train a cell unless its model is there, whole."""
+    there = is_whole(folder.model(cell), f"{cell.name}: the model", reporter.say)
+    if not there:
+        train_cell(folder, cell, work, reporter)
+    if is_main_process():
+        _copy_history(folder, cell, reporter if there else Reporter())
+
+
+def _copy_history(folder: RunFolder, cell: Cell, reporter: Reporter) -> None:
+    wanted, place = (folder.model(cell) / HISTORY).read_text(encoding="utf-8"), folder.history(cell)
+    if not place.exists() or place.read_bytes() != wanted.encode():
+        reporter.say(f"{cell.name}: {place.name} is missing or damaged: written again")
+        write_text(place, wanted)
+
+
+def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
+    """Train a model into `checkpoints/<cell>/model`, with its history beside."""
+    config, method, start = work.config, find_method(cell.method), time.monotonic()
+    set_seed(cell.seed)
+    encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
+    model = EnergyClassifier(encoder, method.energy)
+    if not model.packed:
+        reporter.say(f"{encoder.config.model_type}: cannot run without padding here; uses length-sorted batches")
+    trainer = _trainer(folder, cell, model, method, work)
+    train_to_the_end(trainer, cell.name, reporter)
+    facts, weights = _facts(trainer, time.monotonic() - start), gathered_weights(trainer)
+    if trainer.is_world_process_zero():
+        _save(folder, cell, model, weights, trainer, facts, work, reporter)
+    trainer.accelerator.wait_for_everyone()
+
+
+def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Method, work: CellWork) -> JointTrainer:
+    config = work.config
+    noise = work.noise if method.uses_noise else None
+    args = training_arguments(
+        folder.checkpoints(cell),
+        n_steps=config.steps,
+        batch_size=config.batch_size,
+        learning_rate=config.learning_rate,
+        warmup_steps=config.warmup_steps,
+        weight_decay=config.weight_decay,
+        precision=config.precision,
+        seed=cell.seed,
+        save_steps=config.save_steps,
+        eval_steps=config.eval_steps,
+        **(sharding(model.encoder) if config.fsdp else {}),
+    )
+    labels = work.data.splits["train"].labels
+    return JointTrainer(
+        model,
+        method=method,
+        settings=Settings(config.noise_ratio, config.energy_weight, config.poscal_weight),
+        collator=Collator(work.tables["train"], labels, noise),
+        evaluation=_watch(work),
+        tokens_per_micro_batch=config.tokens_per_micro_batch,
+        args=args,
+        train_dataset=training_plan(config, len(labels), len(noise) if noise else 0, cell.seed),
+    )
+
+
+def training_plan(config: RunConfig, n_rows: int, n_noise: int, seed: int) -> TrainingPlan:
+    """The plan of a training by a resolved config."""
+    return TrainingPlan(
+        n_rows=n_rows,
+        n_noise=n_noise,
+        n_steps=config.steps,
+        batch_size=config.batch_size,
+        noise_ratio=config.noise_ratio,
+        seed=seed,
+        noise_start=config.noise_start,
+        noise_every=config.noise_every,
+    )
+
+
+def _watch(work: CellWork) -> Any:
+    """Accuracy and calibration on test rows, for the curves over training steps."""
+    split, table = work.data.splits["test"], work.tables["test"]
+    rows = np.flatnonzero(split.labels >= 0)[:WATCHED_ROWS]
+
+    def evaluate(model: EnergyClassifier) -> dict[str, float]:
+        logits, _ = score(model, table, rows)
+        labels = split.labels[rows]
+        metrics = {"accuracy": accuracy, "ece_classwise": ece_classwise, "ece_top_label": ece_top_label, "nll": nll}
+        return {name: float(function(labels, logits=logits)) for name, function in metrics.items()}
+
+    return evaluate
+
+
+def _facts(trainer: JointTrainer, seconds: float) -> dict[str, Any]:
+    plan: TrainingPlan = trainer.train_dataset
+    lines = [line for line in trainer.state.log_history if "noise_accuracy" in line]
+    last = [line["noise_accuracy"] for line in lines[-max(1, len(lines) // 10) :]]
+    return {
+        "steps": plan.n_steps,
+        "seconds": round(seconds, 1),
+        "noise_texts_used": plan.n_noise_draws if trainer.method.uses_noise else 0,
+        "noise_rounds": round(plan.noise_rounds, 3) if trainer.method.uses_noise else 0,
+        "told_apart_at_the_end": round(float(np.mean(last)), 4) if last else None,
+        "precision": "bf16" if trainer.args.bf16 else "fp32",
+    }
+
+
+def _save(
+    folder: RunFolder, cell: Cell, model: EnergyClassifier, weights: dict[str, Any] | None, trainer: JointTrainer,
+    facts: dict[str, Any], work: CellWork, reporter: Reporter,
+) -> None:  # fmt: skip
+    told = [line for line in trainer.state.log_history if "loss" in line or "eval_accuracy" in line]
+    lines = [json.dumps(line, sort_keys=True) for line in told]  # those of a checkpoint come back sorted
+    card = {
+        "method": cell.method,
+        "seed": cell.seed,
+        "task": work.data.task_name,
+        "max_length": work.config.max_length,
+        "data": {name: split.fingerprint for name, split in work.data.splits.items()},
+        "training": facts,
+    }
+    place = folder.model(cell)
+    calibrator, folded = ((place / name) for name in (FILE_NAME, FOLDED_NAME))
+    kept = calibrator.read_text(encoding="utf-8") if calibrator.exists() else None
+    if folded.exists():
+        reporter.say(f"{cell.name}: the temperature that was folded in is not in the new weights: fold it again")
+    with quiet(), writing_folder(place) as aside:
+        model.save_pretrained(aside, card, weights)
+        write_text(aside / HISTORY, "\n".join(lines) + "\n")
+        load_tokenizer(work.config.encoder, work.config.trust_remote_code).save_pretrained(aside)
+    if kept is not None:
+        write_text(calibrator, kept)
+    if not work.config.keep_checkpoints:
+        for checkpoint in folder.checkpoints(cell).glob("checkpoint-*"):
+            shutil.rmtree(checkpoint)
+
+
+def _wanted_splits(work: CellWork) -> list[str]:
+    others = [f"ood_{name}" for name in work.extra]
+    return [*work.data.splits, *(["noise"] if work.shown_noise else []), *others]
+
+
+def _predict_split(
+    folder: RunFolder, cell: Cell, split: str, model: EnergyClassifier, work: CellWork, reporter: Reporter
+) -> None:
+    table, chosen, labels, ids, texts = _inputs(split, work, reporter)
+    meta = {"task": work.data.task_name, "method": cell.method, "seed": cell.seed, "split": split}
+    with reporter.stage(f"{cell.name} on {split}", len(texts)) as advance:
+        predictions = predict(
+            model, table, labels=labels, label_names=work.data.label_names, texts=texts, progress=advance,
+            ids=np.array([f"{split}-{i}" for i in ids]), meta=meta, rows=chosen,
+        )  # fmt: skip
+    path = folder.predictions(cell, split)
+    predictions.write(path)
+    reseal(path)
+
+
+def _inputs(
+    split: str, work: CellWork, reporter: Reporter
+) -> tuple[TokenTable, Any, np.ndarray, Sequence[Any], list[Any]]:
+    """Tokens and which of them, labels, ids and texts of a split."""
+    if split == "noise":
+        texts = [(row["text"], row["text_pair"]) for row in work.shown_noise]
+        chosen = np.arange(len(texts))  # the first texts of the noise
+        return work.noise, chosen, np.full(len(texts), -1), chosen, texts
+    rows = work.data.splits[split] if split in work.data.splits else work.extra[split.removeprefix("ood_")]
+    table = work.tables[split] if split in work.tables else tokens_of(rows, work.config, reporter)
+    chosen = _train_rows(work) if split == "train" else np.arange(len(rows))
+    rows = rows.take(chosen)
+    return table, chosen, rows.labels, rows.ids, rows.texts()
+
+
+def _train_rows(work: CellWork) -> np.ndarray:
+    """The training rows that are predicted: all, or a fixed sample of them."""
+    n, limit = len(work.data.splits["train"]), work.config.train_prediction_rows
+    return np.arange(n) if n <= limit else np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
+
+
+def is_trained(folder: RunFolder, cell: Cell) -> bool:
+    """Whether the model of a cell is there, whole."""
+    return (folder.model(cell) / CARD_FILE).exists() and not damage(folder.model(cell))
+
+
+def is_predicted(folder: RunFolder, cell: Cell, split: str) -> bool:
+    """Whether the predictions of a cell on a split are there and whole."""
+    path = folder.predictions(cell, split)
+    try:
+        return checksum(path) == read_json(path.parent / SEAL)[path.name]
+    except Exception:  # absent or damaged: made again
+        return False

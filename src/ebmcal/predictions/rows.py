@@ -1,0 +1,197 @@
+"""`Predictions`: what a classifier said about rows of text, the one type where the two halves meet.
+
+Made by the training half or read from a file that any model wrote; metrics, calibrators, plots and the report take it.
+How files spell it is in `prediction_columns` (meaning) and `prediction_files` (bytes).
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebmcal.errors import EbmcalError
+from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores
+from ebmcal.predictions.columns import to_fields, to_table
+from ebmcal.predictions.files import read_table, write_table
+
+
+@dataclass(frozen=True, eq=False)
+class Predictions:
+    """Logits or probabilities of n rows over C classes, with labels, energies, ids and texts where known.
+
+    float32 and float64 are kept as given; float16 and bfloat16 become float32 (exactly), integers float64.
+
+    >>> p = Predictions(labels=[1, -1], label_names=("no", "yes"), probs=[[0.25, 0.75], [0.5, 0.5]])
+    >>> p.n_rows, p.confidences(), p.labelled().ids
+    (2, array([0.75, 0.5 ]), array(['0'], dtype='<U1'))
+    """
+
+    labels: np.ndarray  # [n] int64, -1 = label unknown
+    label_names: tuple[str, ...]  # C names
+    logits: np.ndarray | None = None  # [n, C]; exactly one of logits, probs
+    probs: np.ndarray | None = None
+    energies: np.ndarray | None = None  # [n], low = looks like data
+    ids: np.ndarray | None = None  # [n] of str; default "0".."n-1"
+    texts: list[str] | None = None
+    text_pairs: list[str] | None = None
+    meta: dict[str, Any] = field(default_factory=dict)  # task, method, seed, split, model, calibrator ... JSON-able
+
+    def __post_init__(self) -> None:
+        n_rows, n_classes = self._check_matrix()
+        self._set("labels", as_labels(self.labels, n_classes, n_rows, unknown_allowed=True))
+        self._set("label_names", _checked_names(self.label_names, n_classes))
+        if self.energies is not None:
+            as_scores(self.energies, "energies", n_rows)
+            self._set("energies", _floats(np.asarray(self.energies)))
+        self._set("ids", _checked_ids(self.ids, n_rows))
+        if not isinstance(self.meta, dict):
+            raise EbmcalError(f"meta must be a dictionary; {type(self.meta).__name__} came.")
+        for name in ("ids", "texts", "text_pairs"):
+            values = getattr(self, name)
+            if values is not None and len(values) != n_rows:
+                raise EbmcalError(f"{name} has {len(values)} rows and the predictions have {n_rows}.")
+
+    def _check_matrix(self) -> tuple[int, int]:
+        if self.logits is not None and self.probs is None:
+            as_logits(self.logits)
+        else:
+            as_probs(logits=self.logits, probs=self.probs)
+        kind = "logits" if self.logits is not None else "probs"
+        self._set(kind, _floats(np.asarray(getattr(self, kind))))
+        return getattr(self, kind).shape
+
+    def _set(self, name: str, value: Any) -> None:
+        object.__setattr__(self, name, value)  # the class is frozen; only construction comes here
+
+    @property
+    def n_rows(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_classes(self) -> int:
+        return len(self.label_names)
+
+    def probabilities(self) -> np.ndarray:
+        """P(y|x) [n, C], float64."""
+        return as_probs(logits=self.logits, probs=self.probs)
+
+    def confidences(self) -> np.ndarray:
+        """The largest probability of each row [n]."""
+        return self.probabilities().max(axis=1)
+
+    def predicted(self) -> np.ndarray:
+        """The class of largest probability of each row [n]; the first one of a tie."""
+        return (self.logits if self.logits is not None else self.probs).argmax(axis=1)
+
+    def entropies(self) -> np.ndarray:
+        """Entropy of P(·|x) in nats [n]."""
+        probs = self.probabilities()
+        return -(probs * np.log(np.where(probs > 0, probs, 1.0))).sum(axis=1)
+
+    def labelled(self) -> "Predictions":
+        """Only the rows whose label is known; an error if there is none."""
+        known = self.labels >= 0
+        if not known.any():
+            raise EbmcalError("No row has a label (all are −1), so nothing can be judged against labels.")
+        return self if known.all() else self.rows(np.flatnonzero(known))
+
+    def rows(self, index: np.ndarray) -> "Predictions":
+        """The rows at these positions, in this order."""
+        picked = {}
+        for name in ("labels", "logits", "probs", "energies", "ids", "texts", "text_pairs"):
+            values = getattr(self, name)
+            picked[name] = [values[i] for i in index] if isinstance(values, list) else values
+            if isinstance(values, np.ndarray):
+                picked[name] = values[index]
+        return dataclasses.replace(self, **picked)
+
+    def with_probs(self, probs: np.ndarray, **meta: Any) -> "Predictions":
+        """The same rows with these probabilities instead of logits; `meta` is added to what is there."""
+        return dataclasses.replace(self, logits=None, probs=probs, meta=self.meta | meta)
+
+    def write(self, path: str | Path) -> None:
+        """Write by suffix, .parquet, .csv, .jsonl or .npz, whole or not at all.
+
+        Parquet and NPZ keep the order of the classes, their names and `meta`; CSV and JSONL have no place for `meta`.
+        """
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        write_table(path, to_table(fields, Path(path).suffix.lower()))
+
+    @classmethod
+    def read(cls, path: str | Path, *, label_names: Sequence[str] | None = None) -> "Predictions":
+        """Read what `write` wrote or what somebody else's model wrote: see `prediction_columns` for the columns.
+
+        `label_names` puts the classes in that order, or names the classes of a file that numbers them.
+        """
+        table = read_table(path)
+        try:
+            return cls(**to_fields(table, label_names))
+        except EbmcalError as error:
+            raise EbmcalError(f"{path}: {error}") from error
+
+
+def align(predictions: Sequence[Predictions]) -> list[Predictions]:
+    """The predictions with their rows in the order of the first, matched by id, so that rows can be paired.
+
+    >>> a = Predictions([0, 1], ("no", "yes"), probs=[[1.0, 0.0], [0.0, 1.0]], ids=["x", "y"])
+    >>> align([a, a.rows([1, 0])])[1].ids.tolist()
+    ['x', 'y']
+    """
+    first = predictions[0]
+    order = _positions(first)
+    return [first] + [_like(first, order, other, place) for place, other in enumerate(predictions[1:], start=2)]
+
+
+def _like(first: Predictions, order: dict[str, int], other: Predictions, place: int) -> Predictions:
+    where = _positions(other)
+    lone = next((i for i in (*order, *where) if i not in where or i not in order), None)
+    if lone is not None:
+        holder = "the first" if lone in order else f"number {place}"
+        raise EbmcalError(
+            f"The row with id {str(lone)!r} is only in {holder} of the predictions; they must be of the same rows."
+        )
+    if other.label_names != first.label_names:
+        raise EbmcalError(f"Classes differ: {first.label_names} and, in number {place}, {other.label_names}.")
+    out = other.rows(np.array([where[i] for i in order]))
+    differ = np.flatnonzero(out.labels != first.labels)
+    if len(differ):
+        raise EbmcalError(
+            f"The row with id {out.ids[differ[0]]!r} has another label in number {place} than in the first."
+        )
+    return out
+
+
+def _positions(predictions: Predictions) -> dict[str, int]:
+    where: dict[str, int] = {}
+    for position, row_id in enumerate(predictions.ids):
+        if where.setdefault(row_id, position) != position:
+            raise EbmcalError(
+                f"The id {row_id!r} is on rows {where[row_id]} and {position}; to compare, ids must be unique."
+            )
+    return where
+
+
+def _floats(array: np.ndarray) -> np.ndarray:
+    if array.dtype.kind in "iu":
+        return array.astype(np.float64)
+    return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
+
+
+def _checked_ids(ids: Sequence[Any] | None, n_rows: int) -> np.ndarray:
+    if ids is None:
+        return np.arange(n_rows).astype(f"U{len(str(n_rows))}")
+    if isinstance(ids, np.ndarray) and ids.dtype.kind == "U":
+        return ids
+    return np.array([str(i) for i in ids], dtype=object)
+
+
+def _checked_names(names: Sequence[str], n_classes: int) -> tuple[str, ...]:
+    names = tuple(str(name) for name in names)
+    if len(names) != n_classes:
+        raise EbmcalError(f"{len(names)} label names came for {n_classes} classes: {', '.join(names)}.")
+    if len(set(names)) != len(names) or "" in names:
+        raise EbmcalError(f"Label names must be different and not empty; {list(names)} came.")
+    return names

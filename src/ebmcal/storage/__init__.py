@@ -1,0 +1,1 @@
+"""What lies on disk: written whole or not at all, with checksums, by one process at a time."""

@@ -1,0 +1,131 @@
+"""The training methods: each says which energy it has, whether it needs noise, and which terms its loss has.
+
+A term is one value a text and a weight; the loss of a step is the weighted sum over its texts divided by the number of
+data texts (see `losses` for why that equals the paper's form). Adding a method is a function, an entry in
+`METHODS` and a test.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ebmcal.errors import unknown_name
+from ebmcal.training import losses
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The outputs of a (micro-)batch: data texts first come with a label, noise texts with label -1."""
+
+    logits: Tensor  # [n, C]
+    energies: Tensor  # [n]
+    labels: Tensor  # [n]
+
+    @property
+    def is_data(self) -> Tensor:
+        return self.labels >= 0
+
+
+@dataclass
+class Settings:
+    """What the terms depend on. `frequencies` [C, B] is PosCal's table, refreshed during training."""
+
+    noise_ratio: int = 8
+    energy_weight: float = 1.0  # the paper's lambda
+    poscal_weight: float = 1.0
+    poscal_bins: int = 20
+    frequencies: Tensor | None = field(default=None, repr=False)
+
+
+#: name -> (one value a text, weight)
+Terms = dict[str, tuple[Tensor, float]]
+
+
+def plain(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy alone."""
+    data = rows.is_data
+    return {"cross_entropy": (losses.cross_entropy(rows.logits[data], rows.labels[data]), 1.0)}
+
+
+def joint(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy and noise contrastive estimation (He et al. 2021)."""
+    data, k, weight = rows.is_data, settings.noise_ratio, settings.energy_weight
+    return plain(rows, settings) | {
+        "data_term": (losses.nce_data_term(rows.energies[data], k), weight),
+        "noise_term": (losses.nce_noise_term(rows.energies[~data], k), weight),
+    }
+
+
+def poscal(
+    rows: Rows, settings: Settings, distance: Callable[[Tensor, Tensor], Tensor] = losses.posterior_mse
+) -> Terms:
+    """Cross-entropy and the distance of posteriors from the label frequencies of their bins (Jung et al. 2020).
+
+    Until the table is first filled, and in bins that held no text, there is nothing to move towards.
+    """
+    terms = plain(rows, settings)
+    if settings.frequencies is not None:
+        probs = torch.softmax(rows.logits[rows.is_data], dim=-1)
+        terms["posterior_term"] = (
+            distance(probs, _bin_frequencies(probs, settings.frequencies)),
+            settings.poscal_weight,
+        )
+    return terms
+
+
+def poscal_kl(rows: Rows, settings: Settings) -> Terms:
+    """PosCal with the KL divergence in place of the squared distance."""
+    return poscal(rows, settings, losses.posterior_kl)
+
+
+def label_frequencies(probs: Tensor, labels: Tensor, n_bins: int) -> Tensor:
+    """Share of texts with label y among those whose P(y|x) is in each bin; NaN where a bin is empty: [C, B].
+
+    >>> label_frequencies(torch.tensor([[0.9, 0.1]]), torch.tensor([0]), n_bins=2)
+    tensor([[nan, 1.],
+            [0., nan]])
+    """
+    n_classes = probs.shape[1]
+    bins = (probs * n_bins).long().clamp(max=n_bins - 1)  # [n, C]
+    slots = (bins + torch.arange(n_classes) * n_bins).flatten()
+    hits = torch.nn.functional.one_hot(labels, n_classes).to(probs.dtype).flatten()
+    size = n_classes * n_bins
+    counts = torch.zeros(size, dtype=probs.dtype).index_add(0, slots, torch.ones_like(hits))
+    return (torch.zeros(size, dtype=probs.dtype).index_add(0, slots, hits) / counts).view(n_classes, n_bins)
+
+
+def _bin_frequencies(probs: Tensor, table: Tensor) -> Tensor:
+    fixed = probs.detach()
+    bins = (fixed * table.shape[1]).long().clamp(max=table.shape[1] - 1)  # [n, C]
+    found = table.to(probs)[torch.arange(table.shape[0], device=probs.device), bins]  # [n, C]
+    return torch.where(found.isnan(), fixed, found)
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the results table."""
+
+    title: str
+    energy: str  # what predictions record; without noise it is the classifier's own, untrained
+    terms: Callable[[Rows, Settings], Terms]
+    uses_noise: bool = False
+    uses_frequencies: bool = False
+
+
+METHODS: dict[str, Method] = {
+    "baseline": Method("Baseline", "hidden", plain),
+    "poscal": Method("PosCal (MSE)", "hidden", poscal, uses_frequencies=True),
+    "poscal-kl": Method("PosCal (KL)", "hidden", poscal_kl, uses_frequencies=True),
+    "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),
+    "hidden": Method("EBM hidden", "hidden", joint, uses_noise=True),
+    "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
+}
+
+
+def find_method(name: str) -> Method:
+    """The method of that name, or an error with close matches."""
+    if name not in METHODS:
+        raise unknown_name("method", name, METHODS)
+    return METHODS[name]

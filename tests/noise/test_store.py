@@ -1,0 +1,337 @@
+"""The noise store: what a shard depends on, resuming, damage, growth, refusal, and what is thrown away."""
+
+import json
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+from ebmcal.data import load_texts
+from ebmcal.errors import EbmcalError
+from ebmcal.noise import filling as noise_sampling
+from ebmcal.noise.filling import decode, fill, make_shard, show_hidden, show_masked, split_at
+from ebmcal.noise.masking import Piece
+from ebmcal.noise.sampler import Row
+from ebmcal.noise.store import JOURNAL, MANIFEST, NoiseSettings, NoiseStore, sources_of
+from ebmcal.progress import Reporter
+from ebmcal.storage.atomic import checksum
+from tiny_models import SENTENCES, make_noise_lm
+
+SETTINGS = NoiseSettings(top_k=5, samples_per_mask=2, sources_per_shard=5, seed=3, precision="fp32")
+CARD = {"name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24}
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    return save_texts(tmp_path_factory.mktemp("texts"), [{"text": s} for s in SENTENCES[:12]])
+
+
+def save_texts(folder, rows, pair=None):
+    (folder / "texts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    return load_texts(folder / "texts.jsonl", folder / "cache", text_pair_column=pair)
+
+
+def ending_lm(mode, **changes):
+    """A noise LM that ends each gap now and then; untrained ones hardly ever do."""
+    lm = make_noise_lm("llama", mode=mode, max_length=24, **changes)
+    inner = lm.model.forward
+
+    def forward(**kwargs):
+        out = inner(**kwargs)
+        out.logits[:, -1, lm.markers.end] = out.logits[:, -1].max(dim=-1).values
+        return out
+
+    lm.model.forward = forward
+    return lm
+
+
+@pytest.fixture
+def lm(monkeypatch):
+    found = ending_lm("gaps")
+    monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda folder, settings: found)
+    return found
+
+
+def open_store(folder, settings=SETTINGS, data="data"):
+    return NoiseStore.open(folder, settings.identity(data, CARD, "key"))
+
+
+def filled(folder, texts, n, reporter=None):
+    store = open_store(folder)
+    fill(store, folder, texts, n, reporter or Reporter())
+    return store
+
+
+def files(folder):
+    return {p.name: checksum(p) for p in sorted(folder.glob("shard-*"))}
+
+
+class Lines(Reporter):
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def test_each_round_goes_through_all_sources_in_an_order_of_its_own():
+    shards = [sources_of(number, 12, SETTINGS) for number in range(6)]
+    assert [round_ for round_, _ in shards] == [0, 0, 0, 1, 1, 1]
+    rounds = [np.concatenate([rows for r, rows in shards if r == i]) for i in (0, 1)]
+    assert all(sorted(order) == list(range(12)) for order in rounds)
+    assert rounds[0].tolist() != rounds[1].tolist()
+
+
+def test_a_filled_store_says_where_each_text_came_from(lm, texts, tmp_path):
+    store = filled(tmp_path, texts, 30)
+    rows = list(store.rows())
+    assert len(rows) == len(store) >= 30
+    originals = {int(i): text for i, (text, _) in zip(texts.ids, texts.texts(), strict=True)}
+    for row in rows:
+        (ids,) = lm.encode([(originals[row["source_id"]], None)])
+        assert row["text_pair"] is None
+        assert row["text"].strip()
+        assert row["masked"].count("<M>") == len(row["hidden"]) >= 1
+        assert row["identical"] == (row["text"] == lm.decode(ids))
+        kept = [part for part in row["masked"].split("<M>") if part.strip()]
+        assert all(part.strip() in row["text"] for part in kept)  # gaps keep the other words
+    assert json.loads(pq.read_metadata(tmp_path / "shard-00000.parquet").metadata[b"identity"]) == store.identity
+    keys = [(row["round"], row["source_id"], row["sample"]) for row in rows]
+    assert len(set(keys)) == len(keys)
+
+
+def test_sources_are_masked_anew_in_each_round(lm, texts, tmp_path):
+    masked = {}
+    for row in filled(tmp_path, texts, 70).rows():
+        masked.setdefault(row["source_id"], {})[row["round"]] = row["masked"]
+    several = [by_round for by_round in masked.values() if len(by_round) > 1]
+    assert several
+    assert any(len(set(by_round.values())) > 1 for by_round in several)
+
+
+def test_an_interrupted_fill_goes_on_and_gives_the_same_files(lm, texts, tmp_path, monkeypatch):
+    whole = filled(tmp_path / "whole", texts, 30)
+    made = []
+
+    def interrupted(*args):
+        if len(made) == 2:
+            raise KeyboardInterrupt
+        made.append(args[2])
+        return make_shard(*args)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(noise_sampling, "make_shard", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            filled(tmp_path / "broken", texts, 30)
+    assert len(files(tmp_path / "broken")) == 2
+    before = {p.name: p.stat().st_mtime_ns for p in (tmp_path / "broken").glob("shard-*")}
+    resumed = filled(tmp_path / "broken", texts, 30)
+    assert {name: (tmp_path / "broken" / name).stat().st_mtime_ns for name in before} == before
+    assert files(tmp_path / "broken") == files(tmp_path / "whole")
+    assert list(resumed.rows()) == list(whole.rows())
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "missing"])
+def test_a_damaged_shard_is_made_again_the_same(lm, texts, tmp_path, damage):
+    filled(tmp_path, texts, 30)
+    before, victim = files(tmp_path), tmp_path / "shard-00001.parquet"
+    content = bytearray(victim.read_bytes())
+    if damage == "cut":
+        victim.write_bytes(content[:-20])
+    elif damage == "flipped":
+        content[len(content) // 2] ^= 1
+        victim.write_bytes(content)
+    else:
+        victim.unlink()
+    lines = Lines()
+    filled(tmp_path, texts, 30, lines)
+    assert files(tmp_path) == before
+    assert "shard-00001.parquet" in lines.lines[0]
+    assert sorted(NoiseStore.open(tmp_path).shards) == list(range(len(before)))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "glued", "missing"])
+def test_a_damaged_journal_costs_only_the_shards_it_names(lm, texts, tmp_path, damage):
+    store = filled(tmp_path, texts, 30)
+    before, journal = files(tmp_path), tmp_path / JOURNAL
+    *others, last = journal.read_text().split("\n")
+    if damage == "cut":  # the process died while it wrote
+        journal.write_text("\n".join([*others, last[: len(last) // 2]]))
+    elif damage == "flipped":
+        journal.write_text("\n".join([*others, last.replace('"rows": ', '"rows": 1')]))
+    elif damage == "glued":
+        journal.write_bytes("\n".join([*others, last]).encode() + b"\xff\x00")
+    else:
+        journal.unlink()
+    known = NoiseStore.open(tmp_path).shards
+    assert len(known) == (0 if damage == "missing" else len(before) - 1)
+    assert all(store.shards[n] == entry for n, entry in known.items())
+    filled(tmp_path, texts, 30)
+    assert files(tmp_path) == before
+    assert NoiseStore.open(tmp_path).shards == store.shards
+
+
+def test_entering_a_shard_writes_one_line(lm, texts, tmp_path):
+    store = filled(tmp_path, texts, 30)
+    before = (tmp_path / JOURNAL).read_bytes()
+    manifest = (tmp_path / MANIFEST).read_bytes()
+    store.add(99, [], {"unfinished": 10})
+    after = (tmp_path / JOURNAL).read_bytes()
+    assert after.startswith(before)
+    assert after[len(before) :].count(b"\n") == 1
+    assert (tmp_path / MANIFEST).read_bytes() == manifest
+    assert list(NoiseStore.open(tmp_path).rows()) == list(store.rows())
+
+
+def test_nothing_is_done_twice(lm, texts, tmp_path, monkeypatch):
+    filled(tmp_path, texts, 30)
+    monkeypatch.setattr(noise_sampling, "make_shard", None)
+    lines = Lines()
+    store = filled(tmp_path, texts, 30, lines)
+    assert lines.lines == [f"noise: {len(store)} texts are there already"]
+
+
+def test_growth_keeps_the_first_texts(lm, texts, tmp_path):
+    small = list(filled(tmp_path, texts, 20).rows(20))
+    grown = filled(tmp_path, texts, 60)
+    assert len(grown) >= 60 > len(small)
+    assert list(grown.rows(20)) == small
+    assert len(list(grown.rows(33))) == 33
+
+
+def test_a_store_of_other_settings_or_data_is_refused(tmp_path):
+    open_store(tmp_path)
+    with pytest.raises(EbmcalError, match=r"made for other data \(data: there data, wanted other\)"):
+        open_store(tmp_path, data="other")
+    with pytest.raises(EbmcalError, match=r"other settings.*'top_k': 5.*'top_k': 6.*Choose another folder"):
+        open_store(tmp_path, NoiseSettings(top_k=6, samples_per_mask=2, sources_per_shard=5, seed=3, precision="fp32"))
+    assert open_store(tmp_path).identity == NoiseStore.open(tmp_path).identity
+
+
+def test_a_store_of_others_is_refused_also_when_its_manifest_is_lost(lm, texts, tmp_path):
+    filled(tmp_path, texts, 30)
+    (tmp_path / MANIFEST).unlink()
+    with pytest.raises(EbmcalError, match=r"made for other data"):
+        open_store(tmp_path, data="other")
+    assert not (tmp_path / MANIFEST).exists()
+
+
+def test_folders_that_are_no_store(tmp_path):
+    with pytest.raises(EbmcalError, match=r"holds no noise: manifest.json is missing"):
+        NoiseStore.open(tmp_path)
+    for text, message in (
+        ("{", "not readable JSON"),
+        ("[]", "not the manifest"),
+        ('{"shards": {}}', "not the manifest"),
+        ('{"identity": {"format": 1}, "shards": {}}', r"by another version \(format: there 1, wanted 2\)"),
+    ):
+        (tmp_path / MANIFEST).write_text(text)
+        with pytest.raises(EbmcalError, match=message):
+            NoiseStore.open(tmp_path)
+
+
+def test_reading_a_damaged_shard_names_it(lm, texts, tmp_path):
+    store = filled(tmp_path, texts, 10)
+    path = tmp_path / "shard-00000.parquet"
+    flipped = bytearray(path.read_bytes())
+    flipped[len(flipped) // 4] ^= 1
+    for content in (bytes(flipped), b"PAR1"):
+        path.write_bytes(content)
+        with pytest.raises(EbmcalError, match=r"shard-00000.parquet is damaged"):
+            list(store.rows())
+
+
+def test_the_key_is_that_of_the_identity(tmp_path):
+    first, other = open_store(tmp_path / "a"), open_store(tmp_path / "b", data="other")
+    assert first.key == open_store(tmp_path / "c").key != other.key
+
+
+def make_row(lm, ids, unfinished=False):
+    row = Row(0, [Piece([], [], [])], np.zeros(1), 1)
+    row.written, row.unfinished = [list(ids)], unfinished
+    return row
+
+
+def test_why_samples_are_thrown_away():
+    lm = make_noise_lm()
+    sep = lm.markers.separator
+    first, second = (lm.encode([(text, None)])[0].tolist() for text in ("the film", "is dull"))
+    cases = [
+        ([*first, sep, *second], True, (("the film", "is dull"), None)),
+        (first, False, (("the film", None), None)),
+        ([*first, lm.markers.mask, lm.markers.write], False, (("the film", None), None)),
+        (first, True, (("", None), "separator")),
+        ([*first, sep, *second, sep], True, (("", None), "separator")),
+        ([*first, sep, *second], False, (("", None), "separator")),
+        ([*first, sep], True, (("", None), "empty")),
+        ([], False, (("", None), "empty")),
+    ]
+    for ids, is_pair, expected in cases:
+        assert decode(lm, make_row(lm, ids), is_pair) == expected
+    assert decode(lm, make_row(lm, first, unfinished=True), False) == (("", None), "unfinished")
+    assert split_at([sep, 1, sep], sep) == [[], [1], []]
+
+
+def test_samples_are_kept_or_counted(tmp_path):
+    """Pairs rewritten as a whole by an untrained LM mostly lose their separator."""
+    pairs = [{"text": a, "pair": b} for a, b in zip(SENTENCES[:6], SENTENCES[6:12], strict=True)]
+    texts = save_texts(tmp_path, [*pairs, {"text": "", "pair": ""}], pair="pair")
+    lm = ending_lm("infill")
+    rows, thrown_away = make_shard(lm, texts, 0, NoiseSettings(samples_per_mask=30, sources_per_shard=7))
+    assert thrown_away["separator"] > 50
+    assert len(rows) + sum(thrown_away.values()) == 7 * 30
+    assert all(row["text"] and row["text_pair"] for row in rows)
+
+
+def test_unfinished_samples_with_open_gaps_are_counted(texts):
+    """Rows that reach their limit before their last gap."""
+    lm = make_noise_lm("llama", mode="gaps", max_length=24)
+    inner = lm.model.forward
+
+    def never_ends(**kwargs):
+        out = inner(**kwargs)
+        out.logits[:, -1, lm.markers.end] = -1e9
+        return out
+
+    lm.model.forward = never_ends
+    rows, thrown_away = make_shard(lm, texts, 0, SETTINGS)
+    assert rows == []
+    assert thrown_away == {"unfinished": 10}
+
+
+def test_an_lm_that_writes_nothing_usable_is_told(texts, tmp_path, monkeypatch):
+    monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
+    monkeypatch.setattr(noise_sampling, "make_shard", lambda *_: ([], {"unfinished": 10}))
+    with pytest.raises(EbmcalError, match=r"without one usable text \(thrown away: {'unfinished': 2\d0}\)"):
+        filled(tmp_path, texts, 30)
+
+
+def test_empty_sources_are_counted(tmp_path):
+    texts = save_texts(tmp_path, [{"text": ""}, {"text": "the film is dull"}])
+    rows, thrown_away = make_shard(ending_lm("gaps"), texts, 0, SETTINGS)
+    assert thrown_away.pop("empty_source") == 1
+    assert {row["source_id"] for row in rows} <= {1}
+    assert len(rows) + sum(thrown_away.values()) == 2
+
+
+def test_noise_of_pairs_in_half_mode_keeps_one_sentence(tmp_path):
+    pairs = [{"text": a, "pair": b} for a, b in zip(SENTENCES[:6], SENTENCES[60:66], strict=True)]
+    texts = save_texts(tmp_path, pairs, pair="pair")
+    rows, _ = make_shard(ending_lm("half"), texts, 0, NoiseSettings(samples_per_mask=4))
+    originals = dict(zip(texts.ids.tolist(), texts.texts(), strict=True))
+    assert rows
+    for row in rows:
+        source = originals[row["source_id"]]
+        assert (row["text"] == source[0]) or (row["text_pair"] == source[1])
+    assert not all(row["identical"] for row in rows)
+
+
+def test_masked_texts_are_shown_as_a_reader_sees_them():
+    lm = make_noise_lm()
+    (ids,) = lm.encode([("the film is dull", "a joy")])
+    masked = np.zeros(len(ids), dtype=bool)
+    masked[1:3] = True
+    shown, hidden = show_masked(lm, ids, masked), show_hidden(lm, ids, masked)
+    assert shown == f"{lm.decode(ids[:1])} <M>{lm.tokenizer.decode(ids[3:])}"
+    assert "<SEP>" in shown
+    assert hidden == [lm.decode(ids[1:3])]

@@ -1,0 +1,483 @@
+"""Predictions: construction, files of every kind in and out, other people's files, and garbage."""
+
+import contextlib
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ebmcal.errors import EbmcalError
+from ebmcal.predictions import Predictions, align
+from ebmcal.predictions.arrays import softmax
+
+SUFFIXES = ["parquet", "csv", "jsonl", "npz"]
+NAMES = ("no", "yes", "maybe, «ü»")
+
+
+def sample(kind="logits", dtype=np.float64, names=NAMES, n_rows=7, **more):
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(n_rows, len(names)))
+    matrix = logits if kind == "logits" else softmax(logits)
+    labels = rng.integers(0, len(names), n_rows)
+    return Predictions(labels, names, **{kind: matrix.astype(dtype)}, **more)
+
+
+def assert_same(a, b, rtol=0.0):
+    np.testing.assert_array_equal(a.labels, b.labels)
+    assert a.label_names == b.label_names
+    assert a.ids.tolist() == b.ids.tolist()
+    assert (a.texts, a.text_pairs) == (b.texts, b.text_pairs)
+    for name in ("logits", "probs", "energies"):
+        x, y = getattr(a, name), getattr(b, name)
+        assert (x is None) == (y is None)
+        if x is not None:
+            np.testing.assert_allclose(x, y, rtol=rtol, atol=0)
+
+
+def test_derived_quantities():
+    p = Predictions([1, 0], ("no", "yes"), logits=[[0.0, 0.0], [0.0, np.log(3.0)]])
+    np.testing.assert_allclose(p.probabilities(), [[0.5, 0.5], [0.25, 0.75]])
+    np.testing.assert_allclose(p.confidences(), [0.5, 0.75])
+    np.testing.assert_array_equal(p.predicted(), [0, 1])
+    np.testing.assert_allclose(p.entropies(), [np.log(2), -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))])
+    assert (p.n_rows, p.n_classes, p.ids.tolist()) == (2, 2, ["0", "1"])
+
+
+def test_entropy_of_a_sure_row_is_zero():
+    assert Predictions([0], ("a", "b"), probs=[[1.0, 0.0]]).entropies() == [0.0]
+
+
+def test_labelled_keeps_only_known_rows_in_every_field():
+    p = Predictions(
+        [1, -1, 0],
+        ("a", "b"),
+        probs=np.full((3, 2), 0.5),
+        energies=[1.0, 2.0, 3.0],
+        ids=["x", "y", "z"],
+        texts=["t1", "t2", "t3"],
+    )
+    known = p.labelled()
+    assert known.ids.tolist() == ["x", "z"]
+    assert known.texts == ["t1", "t3"]
+    np.testing.assert_array_equal(known.energies, [1.0, 3.0])
+    np.testing.assert_array_equal(known.labels, [1, 0])
+
+
+def test_labelled_without_any_label_is_an_error():
+    with pytest.raises(EbmcalError, match="No row has a label"):
+        Predictions([-1], ("a", "b"), probs=[[0.5, 0.5]]).labelled()
+
+
+def test_with_probs_replaces_logits_and_adds_meta():
+    p = sample(meta={"seed": 1}).with_probs(np.full((7, 3), 1 / 3), calibrator="temperature")
+    assert p.logits is None
+    assert p.meta == {"seed": 1, "calibrator": "temperature"}
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"labels": [0, 3]}, r"labels\[1\] is 3"),
+        ({"labels": [0]}, "labels has 1 rows"),
+        ({"label_names": ("a",)}, "1 label names came for 2 classes"),
+        ({"label_names": ("a", "a")}, "must be different"),
+        ({"label_names": ("a", "")}, "not empty"),
+        ({"logits": [[0.0, 1.0]] * 2}, "both came"),
+        ({"probs": None}, "neither"),
+        ({"energies": [0.0, np.inf]}, r"energies\[1\] is inf"),
+        ({"ids": ["a"]}, "ids has 1 rows"),
+        ({"texts": ["a"]}, "texts has 1 rows"),
+        ({"probs": [[0.5, 0.5], [0.9, 0.9]]}, r"probs\[1\] sums to"),
+    ],
+)
+def test_bad_fields_are_refused(fields, message):
+    good = {"labels": [0, 1], "label_names": ("a", "b"), "probs": [[0.5, 0.5]] * 2}
+    with pytest.raises(EbmcalError, match=message):
+        Predictions(**(good | fields))
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+@pytest.mark.parametrize("kind", ["logits", "probs"])
+def test_what_is_written_is_read(tmp_path, suffix, kind):
+    p = sample(
+        kind,
+        energies=np.arange(7) / 3,
+        ids=[f"row {i}" for i in range(7)],
+        texts=["plain", "with, comma", 'with "quotes"', "two\nlines", "", "None", "ünï 🙂"],
+        text_pairs=["x"] * 7,
+        meta={"task": "t", "seed": 3},
+    )
+    p.write(tmp_path / f"p.{suffix}")
+    back = Predictions.read(tmp_path / f"p.{suffix}")
+    assert_same(p, back)
+    if suffix in ("parquet", "npz"):
+        assert back.meta == p.meta
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_class_names_that_are_integers_in_another_order_survive(tmp_path, suffix):
+    p = Predictions([0, 1, 2, -1], ("2", "0", "1"), logits=np.eye(4, 3))
+    p.write(tmp_path / f"p.{suffix}")
+    assert_same(p, Predictions.read(tmp_path / f"p.{suffix}"))
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "npz"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_precision_is_kept(tmp_path, suffix, dtype):
+    sample(dtype=dtype).write(tmp_path / f"p.{suffix}")
+    assert Predictions.read(tmp_path / f"p.{suffix}").logits.dtype == dtype
+
+
+def test_parquet_layout(tmp_path):
+    p = sample(energies=np.zeros(7), texts=["t"] * 7, meta={"seed": 1})
+    p.write(tmp_path / "p.parquet")
+    table = pq.read_table(tmp_path / "p.parquet")
+    assert table.column_names == ["id", "label", "label_name", *(f"logit_{n}" for n in NAMES), "energy", "text"]
+    assert pa.types.is_integer(table.schema.field("label").type)
+    assert table["label_name"].to_pylist() == [NAMES[i] for i in p.labels]
+
+
+def write(path, text):
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_csv_of_another_model_with_names(tmp_path):
+    path = write(tmp_path / "p.csv", "id,prob_b,label,prob_a,note\n007,0.25,a,0.75,x\n008,0.5,b,0.5,y\n")
+    p = Predictions.read(path)
+    assert p.label_names == ("b", "a")
+    assert p.labels.tolist() == [1, 0]
+    assert p.ids.tolist() == ["007", "008"]
+    assert Predictions.read(path, label_names=["a", "b"]).labels.tolist() == [0, 1]
+
+
+def test_csv_from_a_spreadsheet(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_bytes("\ufefflabel,prob_a,prob_b\r\na,1,0\r\nb,0,1\r\n".encode())
+    assert Predictions.read(path).labels.tolist() == [0, 1]
+
+
+def test_csv_integer_label_is_the_column_index(tmp_path):
+    path = write(tmp_path / "p.csv", "label,logit_neg,logit_pos\n1,0,2\n0,1,0\n-1,1,0\n,0,0\n")
+    assert Predictions.read(path).labels.tolist() == [1, 0, -1, -1]
+
+
+def test_csv_integer_label_is_the_class_if_classes_are_integers(tmp_path):
+    path = write(tmp_path / "p.csv", "label,prob_5,prob_1,prob_-1\n1,0,1,0\n5,1,0,0\n-1,0,0,1\n1.0,0,1,0\n")
+    assert Predictions.read(path).labels.tolist() == [1, 0, 2, 1]
+
+
+def test_integer_that_is_no_class_name_is_refused_if_classes_are_integers(tmp_path):
+    path = write(tmp_path / "p.csv", "label,prob_1,prob_2\n1,1,0\n0,1,0\n")
+    with pytest.raises(EbmcalError, match="column 'label', row 1: Unknown class '0'"):
+        Predictions.read(path)
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_reordering_classes_moves_columns_and_labels(tmp_path, suffix):
+    p = Predictions([0, 1, 2, -1], ("a", "b", "c"), logits=np.eye(4, 3))
+    p.write(tmp_path / f"p.{suffix}")
+    q = Predictions.read(tmp_path / f"p.{suffix}", label_names=["c", "a", "b"])
+    assert q.labels.tolist() == [1, 2, 0, -1]
+    np.testing.assert_array_equal(q.logits, p.logits[:, [2, 0, 1]])
+
+
+def test_reordering_of_a_csv_with_integer_labels(tmp_path):
+    path = write(tmp_path / "p.csv", "label,prob_b,prob_a\n0,1,0\n1,0,1\n")
+    assert Predictions.read(path, label_names=["a", "b"]).labels.tolist() == [1, 0]
+
+
+def test_numbered_classes_can_be_named(tmp_path):
+    path = write(tmp_path / "p.csv", "label,prob_0,prob_1\n1,0,1\n")
+    assert Predictions.read(path, label_names=["no", "yes"]).label_names == ("no", "yes")
+    with pytest.raises(EbmcalError, match="the classes are 0, 1, not no, yes, maybe"):
+        Predictions.read(path, label_names=["no", "yes", "maybe"])
+
+
+def test_jsonl_of_another_model(tmp_path):
+    rows = [
+        {"label": "a", "prob_a": 1, "prob_b": 0, "energy": -1.5},
+        {"label": None, "prob_a": 0.5, "prob_b": 0.5, "energy": 2},
+    ]
+    p = Predictions.read(write(tmp_path / "p.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"))
+    assert p.labels.tolist() == [0, -1]
+    assert p.energies.tolist() == [-1.5, 2.0]
+
+
+def test_npz_of_another_model(tmp_path):
+    logits = np.random.default_rng(0).normal(size=(4, 3))
+    np.savez(tmp_path / "p.npz", logits=logits, labels=np.array([0, 1, 2, 1], dtype=np.int32), energies=np.zeros(4))
+    p = Predictions.read(tmp_path / "p.npz")
+    assert p.label_names == ("0", "1", "2")
+    np.testing.assert_array_equal(p.logits, logits)
+    np.savez(
+        tmp_path / "q.npz",
+        probs=softmax(logits),
+        labels=["b", "a", "b", "c"],
+        label_names=["a", "b", "c"],
+        ids=[5, 6, 7, 8],
+    )
+    q = Predictions.read(tmp_path / "q.npz")
+    assert q.labels.tolist() == [1, 0, 1, 2]
+    assert q.ids.tolist() == ["5", "6", "7", "8"]
+
+
+def test_parquet_of_another_model_in_odd_types(tmp_path):
+    table = pa.table(
+        {
+            "label": pa.array(["a", "b"]).dictionary_encode(),
+            "prob_a": pa.array(np.float16([0.25, 1.0])),
+            "prob_b": pa.array([0.75, 0.0], pa.float32()),
+            "id": [1, 2],
+        }
+    )
+    pq.write_table(table, tmp_path / "p.parquet")
+    p = Predictions.read(tmp_path / "p.parquet")
+    assert p.labels.tolist() == [0, 1]
+    assert p.probs.dtype == np.float32
+    np.testing.assert_array_equal(p.probs, [[0.25, 0.75], [1.0, 0.0]])
+
+
+def test_bfloat16_is_read_from_npz_and_parquet(tmp_path):
+    logits = np.float32([[1.5, -2.0], [0.25, 3.0]])  # exact in bfloat16
+    bits = (logits.view(np.uint32) >> 16).astype(np.uint16)
+    np.savez(tmp_path / "bits.npz", logits=bits, labels=[0, 1])
+    np.savez(tmp_path / "void.npz", logits=bits.view("V2"), labels=[0, 1])
+    columns = {f"logit_{i}": pa.array([bits[r, i].tobytes() for r in range(2)], pa.binary(2)) for i in range(2)}
+    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "p.parquet")
+    for name in ("bits.npz", "void.npz", "p.parquet"):
+        np.testing.assert_array_equal(Predictions.read(tmp_path / name).logits, logits)
+
+
+def test_bfloat16_arrays_survive(tmp_path):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    logits = np.array([[1.5, -2.0]], dtype=ml_dtypes.bfloat16)
+    assert Predictions([0], ("a", "b"), logits=logits).logits.dtype == np.float32
+    np.savez(tmp_path / "p.npz", logits=logits, labels=[0])
+    np.testing.assert_array_equal(Predictions.read(tmp_path / "p.npz").logits, [[1.5, -2.0]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "cannot be read as csv"),
+        ("label,prob_a,prob_b\n", "has no rows"),
+        ("label,a,b\nx,1,0\n", "no class columns.*'a', 'b'"),
+        ("y,prob_a,prob_b\na,1,0\n", "no column 'label'.*'y', 'prob_a'"),
+        ("label,prob_a,logit_b\na,1,0\n", "both 'logit_b' and 'prob_a'"),
+        ("label,prob_a,prob_b\na,1,0\nc,0,1\n", "column 'label', row 1: Unknown class 'c'"),
+        ("label,prob_a,prob_b\na,1,0\n2,0,1\n", "column 'label', row 1: Unknown class '2'"),
+        ("label,prob_a,prob_b\na,1,0\nb,nan,1\n", "column 'prob_a', row 1 is nan"),
+        ("label,prob_a,prob_b\na,1,0\nb,x,1\n", "prob_a|column #1|Row #3"),
+        ("label,prob_a,prob_a\na,1,0\n", "column 'prob_a' more than once"),
+        ("label,prob_a,prob_b\na,1,0\nb,0.9,0.9\n", r"probs\[1\] sums to 1.8"),
+        ("label,prob_a,prob_b\na,3,-2\n", "logits="),
+        ("label,prob_\n,1\n", "not empty"),
+        ("label,prob_a,energy\na,1,inf\n", "column 'energy', row 0 is inf"),
+    ],
+)
+def test_bad_csv_is_named(tmp_path, text, message):
+    path = write(tmp_path / "p.csv", text)
+    with pytest.raises(EbmcalError, match=message) as caught:
+        Predictions.read(path)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "line 1 is not JSON"),
+        ('{"label": 0, "prob_a": 1}\n[1]', "line 2 is not a JSON object"),
+        ('{"label": 0, "prob_a": 1}\n{"label": 0}', "column 'prob_a', row 1 is None, which is no number"),
+        ('{"label": 0, "prob_a": [1]}', "column 'prob_a', row 0"),
+        ('{"label": {}, "prob_a": 1}', "Unknown class"),
+        ('{"label": 0, "prob_a": 1' + "0" * 400 + "}", "column 'prob_a', row 0"),
+        ("[" * 100_000, "line 1 is not JSON"),
+    ],
+)
+def test_bad_jsonl_is_named(tmp_path, text, message):
+    with pytest.raises(EbmcalError, match=message):
+        Predictions.read(write(tmp_path / "p.jsonl", text))
+
+
+def test_bad_npz_is_named(tmp_path):
+    path = tmp_path / "p.npz"
+    for arrays, message in [
+        ({"logits": np.zeros((2, 2)), "probs": np.zeros((2, 2)), "labels": [0, 1]}, "both 'logits' and 'probs'"),
+        ({"logits": np.zeros(2), "labels": [0, 1]}, r"must be \[n, C\]"),
+        ({"logits": np.zeros((2, 2)), "labels": [0]}, "labels has 1 rows"),
+        ({"logits": np.zeros((2, 2))}, "no column 'label'"),
+        ({"logits": np.zeros((2, 2)), "labels": [0, 1], "label_names": ["a"]}, "1 label names came"),
+        ({"labels": [0, 1]}, "no class columns"),
+    ]:
+        np.savez(path, **arrays)
+        with pytest.raises(EbmcalError, match=message):
+            Predictions.read(path)
+
+
+def test_npz_with_other_things_in_it(tmp_path):
+    good = {"logits": np.zeros((2, 2)), "labels": [0, 1]}
+    np.savez(tmp_path / "p.npz", temperature=1.5, name="x", **good)
+    assert Predictions.read(tmp_path / "p.npz").n_rows == 2
+    np.savez(tmp_path / "q.npz", **good, texts=["one", "two"])
+    assert Predictions.read(tmp_path / "q.npz").texts == ["one", "two"]
+    for odd in ({"texts": "3"}, {"texts": "no json"}, {"meta": "[1]"}, {"meta": "x"}, {"energies": np.zeros((2, 2))}):
+        np.savez(tmp_path / "r.npz", **good, **odd)
+        with pytest.raises(EbmcalError, match=r"r\.npz"):
+            Predictions.read(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize("note", [b"[]", b"x", b'{"label_names": [1, 2]}', b'{"label_names": 3}', b'{"meta": [1]}'])
+def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
+    table = pa.table({"label": [0, 1], "prob_1": [1.0, 0.0], "prob_2": [0.0, 1.0]})
+    pq.write_table(table.replace_schema_metadata({b"ebmcal": note}), tmp_path / "p.parquet")
+    with contextlib.suppress(EbmcalError):
+        assert Predictions.read(tmp_path / "p.parquet").label_names == ("1", "2")
+
+
+def test_pickles_are_never_opened(tmp_path):
+    np.savez(tmp_path / "p.npz", logits=np.array([{"evil": 1}], dtype=object), labels=[0])
+    with pytest.raises(EbmcalError, match="cannot be read as npz"):
+        Predictions.read(tmp_path / "p.npz")
+
+
+def test_missing_folder_and_unknown_suffix(tmp_path):
+    with pytest.raises(EbmcalError, match="does not exist"):
+        Predictions.read(tmp_path / "none.csv")
+    (tmp_path / "folder.csv").mkdir()
+    with pytest.raises(EbmcalError, match="is a folder"):
+        Predictions.read(tmp_path / "folder.csv")
+    with pytest.raises(EbmcalError, match=r"Unknown suffix '.xls'.*\.parquet"):
+        Predictions.read(tmp_path / "p.xls")
+    with pytest.raises(EbmcalError, match="Unknown suffix"):
+        sample().write(tmp_path / "p.pkl")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_files_cut_short_at_any_place_are_refused_or_shorter(tmp_path, suffix):
+    whole = tmp_path / f"whole.{suffix}"
+    sample(n_rows=20).write(whole)
+    data = whole.read_bytes()
+    cut = tmp_path / f"cut.{suffix}"
+    for size in np.linspace(0, len(data) - 1, 40).astype(int):
+        cut.write_bytes(data[:size])
+        with contextlib.suppress(EbmcalError):
+            p = Predictions.read(cut)
+            # Text files have no length of their own; binary ones must notice.
+            assert suffix in ("csv", "jsonl")
+            assert p.n_rows <= 20
+
+
+def test_a_flipped_bit_in_the_data_of_a_parquet_is_noticed(tmp_path):
+    path = tmp_path / "p.parquet"
+    sample(n_rows=500).write(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 3] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(EbmcalError, match="cannot be read as parquet"):
+        Predictions.read(path)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(SUFFIXES),
+    st.binary(max_size=300),
+    st.lists(st.tuples(st.integers(0, 5000), st.integers(0, 255)), max_size=8),
+    st.booleans(),
+)
+def test_garbage_never_raises_anything_else(tmp_path_factory, suffix, raw, flips, damaged):
+    path = tmp_path_factory.mktemp("fuzz") / f"p.{suffix}"
+    if damaged:
+        sample().write(path)
+        data = bytearray(path.read_bytes())
+        for place, byte in flips:
+            data[place % len(data)] = byte
+        path.write_bytes(data)
+    else:
+        path.write_bytes(raw)
+    with contextlib.suppress(EbmcalError):
+        Predictions.read(path)
+
+
+cell = st.one_of(st.none(), st.booleans(), st.integers(-3, 5), st.floats(), st.text(max_size=4), st.just([1]))
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.dictionaries(
+            st.sampled_from(
+                ["label", "prob_a", "prob_b", "logit_a", "energy", "id", "text", "labels", "probs", "logits"]
+            ),
+            cell,
+        ),
+        max_size=4,
+    )
+)
+def test_any_json_rows_are_read_or_refused(tmp_path_factory, rows):
+    path = write(tmp_path_factory.mktemp("fuzz") / "p.jsonl", "\n".join(map(json.dumps, rows)))
+    try:
+        p = Predictions.read(path)
+    except EbmcalError:
+        return
+    assert p.n_rows == len(rows)
+    assert np.isfinite(p.probabilities()).all()
+
+
+name = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), min_size=1, max_size=6)
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_a_class_called_none_is_not_a_missing_label(tmp_path, suffix):
+    p = Predictions([-1, 0, 1], ("None", "some"), logits=np.zeros((3, 2)))
+    p.write(tmp_path / f"p.{suffix}")
+    assert Predictions.read(tmp_path / f"p.{suffix}").labels.tolist() == [-1, 0, 1]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.sampled_from(SUFFIXES),
+    st.lists(name, min_size=1, max_size=4, unique=True),
+    st.sampled_from([np.float16, np.float32, np.float64]),
+    st.data(),
+)
+def test_any_predictions_survive_any_file(tmp_path_factory, suffix, names, dtype, data):
+    n_rows = data.draw(st.integers(1, 5))
+    labels = data.draw(st.lists(st.integers(-1, len(names) - 1), min_size=n_rows, max_size=n_rows))
+    number = st.floats(-6e4, 6e4, width=16)
+    logits = np.array(
+        data.draw(
+            st.lists(st.lists(number, min_size=len(names), max_size=len(names)), min_size=n_rows, max_size=n_rows)
+        )
+    )
+    ids = data.draw(st.lists(name, min_size=n_rows, max_size=n_rows))
+    p = Predictions(labels, tuple(names), logits=logits.astype(dtype), ids=ids, texts=ids)
+    path = tmp_path_factory.mktemp("trip") / f"p.{suffix}"
+    p.write(path)
+    assert_same(p, Predictions.read(path), rtol=1e-6)
+
+
+def test_align_puts_rows_in_the_order_of_the_first():
+    a = sample(ids=list("abcdefg"))
+    b = a.rows([6, 5, 4, 3, 2, 1, 0])
+    first, second = align([a, b])
+    assert first is a
+    assert_same(first, second)
+
+
+def test_align_refuses_what_cannot_be_paired():
+    a = sample(ids=list("abcdefg"))
+    with pytest.raises(EbmcalError, match="id 'a' is on rows 0 and 6"):
+        align([sample(ids=list("abcdefa")), a])
+    with pytest.raises(EbmcalError, match="id 'a' is only in the first"):
+        align([a, sample(ids=list("xbcdefg"))])
+    with pytest.raises(EbmcalError, match="Classes differ"):
+        align([a, sample(ids=list("abcdefg"), names=("x", "y", "z"))])
+    b = sample(ids=list("abcdefg"))
+    b.labels[2] = (b.labels[2] + 1) % 3
+    with pytest.raises(EbmcalError, match="id 'c' has another label in number 2"):
+        align([a, b])

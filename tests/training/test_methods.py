@@ -1,0 +1,163 @@
+"""The contract of every method, the joint loss as the trainer sums it, and PosCal's table."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from ebmcal.errors import EbmcalError
+from ebmcal.names import METHOD_NAMES, MODE_NAMES
+from ebmcal.noise.masking import MODES
+from ebmcal.training import losses
+from ebmcal.training.energies import ENERGIES
+from ebmcal.training.methods import METHODS, Rows, Settings, find_method, label_frequencies
+
+N_DATA, RATIO = 6, 3
+
+
+def make_rows(seed=0, n_noise=N_DATA * RATIO, dtype=torch.float64):
+    """Data and noise texts in mixed order, as length-sorted micro-batches have them."""
+    rng = np.random.default_rng(seed)
+    labels = rng.permutation([0, 1, 2, 0, 1, 2] + [-1] * n_noise)
+    logits = torch.tensor(rng.normal(size=(len(labels), 3)) * 2, dtype=dtype, requires_grad=True)
+    energies = torch.tensor(rng.normal(size=len(labels)) * 2, dtype=dtype, requires_grad=True)
+    return Rows(logits, energies, torch.from_numpy(labels))
+
+
+def total(rows, terms, n_data=N_DATA):
+    """The loss as the trainer sums it."""
+    return sum(weight * values.sum() / n_data for values, weight in terms.values())
+
+
+def test_names_without_torch_are_those_of_the_tables():
+    assert tuple(METHODS) == METHOD_NAMES
+    assert tuple(MODES) == MODE_NAMES
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_contract(name):
+    method = METHODS[name]
+    rows = make_rows(n_noise=N_DATA * RATIO if method.uses_noise else 0)
+    table = torch.full((3, 20), 0.3) if method.uses_frequencies else None
+    terms = method.terms(rows, Settings(noise_ratio=RATIO, frequencies=table))
+    assert "cross_entropy" in terms
+    assert method.title
+    assert method.energy in [*ENERGIES, "scalar"]
+    assert method.uses_noise == ("noise_term" in terms)
+    assert method.uses_frequencies == ("posterior_term" in terms)
+    for term, (values, weight) in terms.items():
+        n = N_DATA * RATIO if term == "noise_term" else N_DATA
+        assert values.shape == (n,), term
+        assert weight > 0
+        assert torch.isfinite(values).all()
+    total(rows, terms).backward()
+    assert torch.isfinite(rows.logits.grad).all()
+    assert rows.logits.grad[~rows.is_data].abs().sum() == 0  # noise has no label
+    assert rows.logits.grad[rows.is_data].abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_micro_batch_may_hold_noise_alone_or_data_alone(name):
+    rows = make_rows()
+    for keep in (rows.is_data, ~rows.is_data):
+        part = Rows(rows.logits[keep], rows.energies[keep], rows.labels[keep])
+        terms = METHODS[name].terms(part, Settings(frequencies=torch.full((3, 20), 0.3)))
+        assert torch.isfinite(total(part, terms))
+
+
+@pytest.mark.parametrize("weight", [1.0, 0.4])
+@pytest.mark.parametrize("k", [1, 3, 8])
+@pytest.mark.parametrize("name", ["hidden", "sharp-hidden", "scalar"])
+def test_the_sum_over_texts_is_the_papers_loss(name, k, weight):
+    """CE + weight · (mean data term + K · mean noise term), values and gradients."""
+    rows = make_rows(n_noise=N_DATA * k)
+    ours = total(rows, METHODS[name].terms(rows, Settings(noise_ratio=k, energy_weight=weight)))
+    data, noise = rows.energies[rows.is_data], rows.energies[~rows.is_data]
+    cross_entropy = torch.nn.functional.cross_entropy(rows.logits[rows.is_data], rows.labels[rows.is_data])
+    data_mean = -torch.log(1 / (1 + k * torch.exp(data))).mean()
+    noise_mean = -torch.log(k / (k + torch.exp(-noise))).mean()
+    direct = cross_entropy + weight * (data_mean + k * noise_mean)
+    assert ours.item() == pytest.approx(direct.item(), rel=1e-12)
+    for inputs in (rows.energies, rows.logits):
+        gradients = (torch.autograd.grad(loss, inputs, retain_graph=True)[0] for loss in (ours, direct))
+        np.testing.assert_allclose(*gradients, rtol=1e-10, atol=1e-14)
+
+
+def slow_frequencies(probs, labels, n_bins):
+    table = np.full((probs.shape[1], n_bins), np.nan)
+    for y in range(probs.shape[1]):
+        for b in range(n_bins):
+            inside = [
+                i for i, p in enumerate(probs[:, y])
+                if b / n_bins <= p < (b + 1) / n_bins or (p == 1 and b == n_bins - 1)
+            ]  # fmt: skip
+            if inside:
+                table[y, b] = sum(labels[i] == y for i in inside) / len(inside)
+    return table
+
+
+@pytest.mark.parametrize("n_bins", [1, 4, 16])
+def test_label_frequencies_against_a_slow_loop(n_bins):
+    rng = np.random.default_rng(0)
+    probs = rng.dirichlet([0.3] * 4, size=300)
+    probs[:2] = [[1, 0, 0, 0], [0, 0.5, 0.5, 0]]
+    labels = rng.integers(0, 4, size=300)
+    ours = label_frequencies(torch.from_numpy(probs), torch.from_numpy(labels), n_bins)
+    np.testing.assert_allclose(ours, slow_frequencies(probs, labels, n_bins), rtol=1e-12)
+
+
+def poscal_rows(logits, label):
+    logits = torch.tensor([logits], dtype=torch.float64, requires_grad=True)
+    return Rows(logits, logits[:, 0], torch.tensor([label]))
+
+
+def test_poscal_has_no_term_before_its_table_is_filled():
+    assert set(METHODS["poscal"].terms(poscal_rows([1.0, 0.0], 0), Settings())) == {"cross_entropy"}
+
+
+def test_poscal_terms_by_hand():
+    """P = (0.8, 0.2): bins 3 and 0 of four; their frequencies are 0.5 and 0.25."""
+    table = torch.full((2, 4), torch.nan, dtype=torch.float64)
+    table[0, 3], table[1, 0] = 0.5, 0.25
+    rows = poscal_rows([math.log(4), 0.0], 0)
+    settings = Settings(frequencies=table, poscal_weight=0.7)
+    values, weight = METHODS["poscal"].terms(rows, settings)["posterior_term"]
+    assert weight == 0.7
+    assert values.item() == pytest.approx(0.3**2 + 0.05**2, rel=1e-12)
+    values, _ = METHODS["poscal-kl"].terms(rows, settings)["posterior_term"]
+    expected = 2 / 3 * math.log((2 / 3) / 0.8) + 1 / 3 * math.log((1 / 3) / 0.2)
+    assert values.item() == pytest.approx(expected, rel=1e-12)
+
+
+def test_poscal_pulls_towards_the_frequency_and_only_through_the_posterior():
+    """An over-confident bin pulls the logit of its class down; the bins themselves have no gradient."""
+    table = torch.tensor([[0.0, 0.0, 0.0, 0.5], [0.5, 1.0, 1.0, 1.0]], dtype=torch.float64)
+    rows = poscal_rows([math.log(4), 0.0], 0)
+    values, _ = METHODS["poscal"].terms(rows, Settings(frequencies=table))["posterior_term"]
+    values.sum().backward()
+    assert rows.logits.grad[0, 0] > 0 > rows.logits.grad[0, 1]
+
+
+@pytest.mark.parametrize("name", ["poscal", "poscal-kl"])
+def test_bins_without_texts_pull_nowhere(name):
+    rows = poscal_rows([math.log(4), 0.0], 0)
+    values, _ = METHODS[name].terms(rows, Settings(frequencies=torch.full((2, 4), torch.nan)))["posterior_term"]
+    values.sum().backward()
+    assert values.item() == pytest.approx(0, abs=1e-12)
+    assert rows.logits.grad.abs().max() < 1e-7
+
+
+def test_an_unknown_method_names_the_near_ones():
+    with pytest.raises(EbmcalError, match=r"Unknown method 'sharp_hidden'. Did you mean 'sharp-hidden'"):
+        find_method("sharp_hidden")
+    assert find_method("baseline").terms is METHODS["baseline"].terms
+
+
+def test_losses_are_summed_not_averaged_by_the_terms():
+    """A term is one value a text: the trainer, not the term, divides."""
+    rows = make_rows()
+    values, _ = METHODS["hidden"].terms(rows, Settings(noise_ratio=RATIO))["noise_term"]
+    np.testing.assert_allclose(
+        values.detach(), losses.nce_noise_term(rows.energies[~rows.is_data], RATIO).detach(), rtol=1e-15
+    )
