@@ -7,13 +7,13 @@ import re
 from functools import partial
 
 import pytest
-from test_pipeline import Lines, build_small, own_rows, settings
 
 from ebmcal import results
 from ebmcal.pipeline.stages import read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.report import write_evaluation_report
 from ebmcal.runfolder import Cell
+from small_runs import Lines, build_small, own_rows, settings
 
 SCRIPT = "<script>alert(1)</script>"
 ODD = [

@@ -27,7 +27,7 @@ from ebmcal.tasks import TASKS
 
 pytestmark = pytest.mark.filterwarnings("ignore:The temperature did not settle")
 
-EXAMPLES = Path(__file__).parents[1] / "benchmarks"
+EXAMPLES = Path(__file__).parents[2] / "benchmarks"
 HIDDEN_DIVERGES = 1e39  # more than float32 holds: the loss of `hidden` overflows, the baseline never sees it
 FINISHED = {
     "tasks": ["mood", "broken"],

@@ -8,7 +8,6 @@ from functools import partial
 import numpy as np
 import pytest
 import yaml
-from test_pipeline import Lines, build_small, own_rows, settings, write_csv
 
 from ebmcal import results
 from ebmcal.calibrators import TemperatureScaling, attach
@@ -23,6 +22,7 @@ from ebmcal.report import write_report
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import SEAL, damage
 from ebmcal.storage.locks import LOCK
+from small_runs import Lines, build_small, own_rows, settings, write_csv
 
 HIDDEN = Cell("hidden", 1)
 

@@ -1,6 +1,5 @@
 """`ebmcal run` from a CSV of texts to a report, on tiny models: what it leaves, what it reuses, what it refuses."""
 
-import csv
 import json
 import os
 import re
@@ -16,7 +15,6 @@ from transformers import pipeline as hf_pipeline
 from ebmcal import results
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.tiny import train_tokenizer
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.run_noise import make_noise
 from ebmcal.pipeline.stages import prepare, read_document, run
@@ -26,26 +24,10 @@ from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import SEAL
 from ebmcal.storage.locks import locked
 from ebmcal.training.trainer import JointTrainer
-from tiny_models import SENTENCES, make_language_model
+from small_runs import LABELS, Lines, build_small, own_rows, settings, write_csv
+from tiny_models import SENTENCES
 
-LABELS = ("very bad", "bad", "fair", "good", "great")
 BASELINE, HIDDEN = Cell("baseline", 1), Cell("hidden", 1)
-
-
-class Lines(Reporter):
-    """Keeps what it is told."""
-
-    def __init__(self):
-        self.lines = []
-
-    def say(self, text):
-        self.lines.append(text)
-
-
-def build_small(texts):
-    """`tiny` with a few thousand weights."""
-    tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
 
 
 @pytest.fixture(autouse=True)
@@ -61,32 +43,10 @@ def no_report(monkeypatch):
     monkeypatch.setattr(results, "paired_test", partial(results.paired_test, n_resamples=5))
 
 
-def write_csv(path, rows, columns=("text", "label")):
-    with open(path, "w", newline="", encoding="utf-8") as handle:
-        writer = csv.writer(handle)
-        writer.writerow(columns)
-        writer.writerows(rows)
-    return path
-
-
-def own_rows(n=120):
-    return [(f"{SENTENCES[i]} {'very ' * (i % 5)}so", LABELS[i % 5]) for i in range(n)]
-
-
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder = tmp_path_factory.mktemp("own")
     return write_csv(folder / "moods.csv", own_rows())
-
-
-def settings(files, encoder_folder, folder, **changes):
-    given = {
-        "train": files, "encoder": str(encoder_folder), "noise_lm": "tiny", "methods": ["baseline", "hidden"],
-        "steps": 6, "batch_size": 8, "max_length": 32, "noise_lm_steps": 40, "noise_lm_batch_size": 8,
-        "noise_lm_learning_rate": 2e-2, "noise_samples": 40, "posthoc": ["temperature"], "precision": "fp32",
-        "eval_steps": 3, "output": folder / "run", "cache_dir": folder / "cache",
-    }  # fmt: skip
-    return load_config(None, given | changes)
 
 
 @pytest.fixture(scope="module")

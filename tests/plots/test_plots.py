@@ -94,7 +94,7 @@ def test_no_pyplot_and_no_torch_are_loaded():
         "print([m for m in ('matplotlib.pyplot', 'torch', 'pandas', 'scipy.stats') if m in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, Path(__file__).parent], capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, Path(__file__).parents[1]], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
 

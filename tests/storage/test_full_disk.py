@@ -12,7 +12,7 @@ import pytest
 
 from full_disk import STAGES
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 OWN_DISK = ("unshare", "-rm")
 NO_POWERS = ("setpriv", "--bounding-set=-dac_override,-dac_read_search", "--inh-caps=-all")
 

@@ -85,7 +85,7 @@ def torchrun(script, *arguments):
 
 def train_on_two(folder, before=""):
     script = folder / "script.py"
-    tests = str(Path(__file__).parent)
+    tests = str(Path(__file__).parents[1])
     script.write_text(SCRIPT.format(tests=tests, before=before, folder=str(folder), settings=SETTINGS))
     torchrun(script)
     return json.loads((folder / "losses.json").read_text())
@@ -140,7 +140,7 @@ except Interrupted as stop:
 def test_a_signal_to_one_process_stops_all_at_the_same_step(folder):
     """Signals reach processes one after the other; one that went on alone would wait for the others without end."""
     script = folder / "script.py"
-    script.write_text(STOPS.format(tests=str(Path(__file__).parent), folder=str(folder), settings=SETTINGS))
+    script.write_text(STOPS.format(tests=str(Path(__file__).parents[1]), folder=str(folder), settings=SETTINGS))
     torchrun(script)
     assert all("stopped at step 3 of 100" in (folder / f"stopped{rank}").read_text() for rank in (0, 1))
     assert last_checkpoint(folder / "out").name == "checkpoint-3"

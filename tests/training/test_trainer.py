@@ -413,7 +413,7 @@ def test_two_processes_train_like_one(method, budget, tables, tmp_path):
     one = train(make_trainer(tables, tmp_path / "one", **settings))
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from pathlib import Path\n"
         "import test_trainer as t\n"
         "from ebmcal.models.tokens import TokenTable\n"

@@ -13,7 +13,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.storage.locks import LOCK, locked
 from full_disk import arguments, results_of, write_reviews
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 START = "import sys, full_disk; from ebmcal.cli import main; full_disk.make_quick(); main(sys.argv[1:])"
 
 

@@ -1,0 +1,48 @@
+"""Whole runs on a few rows of text and tiny models, and a reporter that keeps what it is told."""
+
+import csv
+
+from ebmcal.config import load_config
+from ebmcal.noise.tiny import train_tokenizer
+from ebmcal.progress import Reporter
+from tiny_models import SENTENCES, make_language_model
+
+LABELS = ("very bad", "bad", "fair", "good", "great")
+
+
+class Lines(Reporter):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.lines = []
+
+    def say(self, text):
+        self.lines.append(text)
+
+
+def build_small(texts):
+    """`tiny` with a few thousand weights."""
+    tokenizer = train_tokenizer(texts)
+    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
+
+
+def write_csv(path, rows, columns=("text", "label")):
+    with open(path, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(columns)
+        writer.writerows(rows)
+    return path
+
+
+def own_rows(n=120):
+    return [(f"{SENTENCES[i]} {'very ' * (i % 5)}so", LABELS[i % 5]) for i in range(n)]
+
+
+def settings(files, encoder_folder, folder, **changes):
+    given = {
+        "train": files, "encoder": str(encoder_folder), "noise_lm": "tiny", "methods": ["baseline", "hidden"],
+        "steps": 6, "batch_size": 8, "max_length": 32, "noise_lm_steps": 40, "noise_lm_batch_size": 8,
+        "noise_lm_learning_rate": 2e-2, "noise_samples": 40, "posthoc": ["temperature"], "precision": "fp32",
+        "eval_steps": 3, "output": folder / "run", "cache_dir": folder / "cache",
+    }  # fmt: skip
+    return load_config(None, given | changes)
