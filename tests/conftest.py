@@ -9,6 +9,9 @@ import pytest
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# Virtual machines announce AMX and end a process that uses it; float32 unless a test asks for bfloat16.
+os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_BF16")
+os.environ.setdefault("EBMCAL_BF16_GAIN", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 

@@ -1,6 +1,9 @@
 """What every training of ours shares: the Trainer's arguments, the precision, resuming, stopping on signals."""
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,19 +18,56 @@ from ebmcal.storage.atomic import explaining_disk
 from ebmcal.training.callbacks import CompleteCheckpoints, Progress, StopOnSignal, checkpoints, last_checkpoint, step_of
 from ebmcal.training.processes import n_processes
 
-PRECISIONS = ("auto", "fp32", "bf16")
+#: Tries a product in bfloat16 and times it against float32, in a process of its own: it may die of it.
+BF16_TRIAL = """
+import time, torch
+torch.set_num_threads(1)
+
+def seconds(dtype):
+    x, w = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    torch.nn.functional.linear(x, w)
+    start = time.perf_counter()
+    for _ in range(10):
+        torch.nn.functional.linear(x, w)
+    return time.perf_counter() - start
+
+print(min(seconds(torch.float32) for _ in range(3)) / min(seconds(torch.bfloat16) for _ in range(3)))
+"""
+
+#: bfloat16 must be quicker than float32 by this factor to be taken by itself.
+BF16_MIN_GAIN = 1.2
+
+#: Processes that are started by this one find the outcome of the trial here.
+BF16_KNOWN = "EBMCAL_BF16_GAIN"
+
+
+def bf16_gain() -> float:
+    """How many times quicker than float32 a product in bfloat16 is on this CPU; 0 where it ends the process.
+
+    What a CPU says of itself is not enough: virtual machines announce AMX and end a process that uses it, and where
+    bfloat16 is emulated it is twenty times slower.
+    """
+    if BF16_KNOWN not in os.environ:
+        tried = subprocess.run([sys.executable, "-c", BF16_TRIAL], capture_output=True, text=True, check=False)
+        os.environ[BF16_KNOWN] = tried.stdout.strip() if tried.returncode == 0 else "0"
+    return float(os.environ[BF16_KNOWN])
 
 
 def has_fast_bf16() -> bool:
-    """Whether bfloat16 is done in hardware. Without it, it is emulated: some twenty times slower than float32."""
+    """Whether bfloat16 is done in hardware, and quicker than float32."""
     if torch.cuda.is_available():
         return torch.cuda.is_bf16_supported(including_emulation=False)
     probes = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
-    return any(probe() for probe in probes if probe is not None)
+    return any(probe() for probe in probes if probe is not None) and bf16_gain() > BF16_MIN_GAIN
 
 
 def uses_bf16(precision: str) -> bool:
     """`auto` takes bfloat16 where the hardware has it."""
+    if precision == "bf16" and not torch.cuda.is_available() and not bf16_gain():
+        raise EbmcalError(
+            "This CPU says that it multiplies in bfloat16, and a trial of it ended the process (seen on virtual "
+            "machines with AMX). Use --precision fp32 or auto; ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 leaves AMX out."
+        )
     return precision == "bf16" or (precision == "auto" and has_fast_bf16())
 
 

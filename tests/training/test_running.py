@@ -1,0 +1,32 @@
+"""The precision of a training: what the CPU says of itself is tried before it is believed."""
+
+import pytest
+
+from ebmcal.errors import EbmcalError
+from ebmcal.training import running
+
+
+def test_the_trial_runs_bfloat16_and_is_kept_for_other_processes(monkeypatch):
+    monkeypatch.delenv(running.BF16_KNOWN)
+    gain = running.bf16_gain()
+    assert gain > 0
+    assert float(running.os.environ[running.BF16_KNOWN]) == gain
+
+
+def test_a_trial_that_dies_means_float32(monkeypatch):
+    monkeypatch.delenv(running.BF16_KNOWN)
+    monkeypatch.setattr(running, "BF16_TRIAL", "import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
+    monkeypatch.setattr(running.torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert running.bf16_gain() == 0
+    assert not running.uses_bf16("auto")
+    with pytest.raises(EbmcalError, match="--precision fp32"):
+        running.uses_bf16("bf16")
+
+
+@pytest.mark.parametrize(("gain", "taken"), [("1.1", False), ("3.0", True)])
+def test_auto_takes_bfloat16_where_it_is_quicker(monkeypatch, gain, taken):
+    monkeypatch.setenv(running.BF16_KNOWN, gain)
+    monkeypatch.setattr(running.torch.cpu, "_is_amx_tile_supported", lambda: True)
+    assert running.uses_bf16("auto") == taken
+    assert not running.uses_bf16("fp32")
+    assert running.uses_bf16("bf16")
