@@ -24,6 +24,33 @@ HEAD_FILE = "energy_head.safetensors"
 CARD_FILE = "ebmcal.json"
 
 
+class EnergyHead(nn.Linear):
+    """The scalar energy: a linear layer on the features that enter the last layer of a classifier, [n, H] -> [n].
+
+    It keeps the features of each forward pass of the classifier until `energies` takes them.
+    """
+
+    def __init__(self, encoder: nn.Module) -> None:
+        last = _last_layer(encoder)
+        super().__init__(last.in_features, 1)
+        self._name, self._features = type(encoder).__name__, None
+        last.register_forward_pre_hook(self._keep_features)
+
+    def energies(self) -> Tensor:
+        """Energies [n] of the texts of the last forward pass, in float32."""
+        features, self._features = self._features, None
+        with torch.autocast(features.device.type, enabled=False):
+            return self(features.float()).squeeze(-1)
+
+    def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].dim() != 2:  # classifiers made of language models have logits at every position
+            raise EbmcalError(
+                f"The scalar energy needs one feature vector a text, and {self._name} has one a token. "
+                "Use hidden or sharp-hidden."
+            )
+        self._features = inputs[0]  # [n, H]
+
+
 class EnergyClassifier(nn.Module):
     """Logits and energies of packed texts.
 
@@ -40,11 +67,7 @@ class EnergyClassifier(nn.Module):
         self.packed = packs(encoder)
         if self.packed:
             use_packing(encoder)
-        self.energy_head = None
-        if energy == "scalar":
-            last = _last_layer(encoder)
-            self.energy_head = nn.Linear(last.in_features, 1)
-            last.register_forward_pre_hook(self._keep_features)
+        self.energy_head = EnergyHead(encoder) if energy == "scalar" else None
 
     @property
     def config(self) -> Any:
@@ -55,17 +78,7 @@ class EnergyClassifier(nn.Module):
         logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
         if self.energy_head is None:
             return logits, ENERGIES[self.energy](logits)
-        features, self._features = self._features, None
-        with torch.autocast(features.device.type, enabled=False):
-            return logits, self.energy_head(features.float()).squeeze(-1)
-
-    def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].dim() != 2:  # classifiers made of language models have logits at every position
-            raise EbmcalError(
-                f"The scalar energy needs one feature vector a text, and {type(self.encoder).__name__} has one a "
-                "token. Use hidden or sharp-hidden."
-            )
-        self._features = inputs[0]  # [n, H]
+        return logits, self.energy_head.energies()
 
     def save_pretrained(
         self, folder: str | Path, card: dict[str, Any] | None = None, weights: dict[str, Tensor] | None = None

@@ -51,8 +51,13 @@ def plain(rows: Rows, settings: Settings) -> Terms:
 
 def joint(rows: Rows, settings: Settings) -> Terms:
     """Cross-entropy and noise contrastive estimation (He et al. 2021)."""
+    return plain(rows, settings) | energy_terms(rows, settings)
+
+
+def energy_terms(rows: Rows, settings: Settings) -> Terms:
+    """Noise contrastive estimation alone, beside whichever loss the labels have."""
     data, k, weight = rows.is_data, settings.noise_ratio, settings.energy_weight
-    return plain(rows, settings) | {
+    return {
         "data_term": (losses.nce_data_term(rows.energies[data], k), weight),
         "noise_term": (losses.nce_noise_term(rows.energies[~data], k), weight),
     }

@@ -5,7 +5,6 @@ the Trainer's own. Batches come from a `TrainingPlan`, in order; each step logs 
 and how often the energy tells data from noise; evaluation records accuracy and calibration.
 """
 
-from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -17,13 +16,10 @@ from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.scoring import score
 from ebmcal.training.callbacks import FrequencyRefresher
-from ebmcal.training.losses import separation
 from ebmcal.training.methods import Method, Rows, Settings, label_frequencies, plain
 from ebmcal.training.microbatch import Batch, MicroBatchTrainer
+from ebmcal.training.noting import StepTerms
 from ebmcal.training.plan import Collator
-
-#: An energy beyond this is divergence, whatever the loss still says.
-ENERGY_LIMIT = 1e4
 
 #: PosCal refreshes its table this often in an epoch.
 REFRESHES = 10
@@ -48,8 +44,7 @@ class JointTrainer(MicroBatchTrainer):
         # `evaluate` is our own; the Trainer only wants to see that there is something to evaluate on.
         super().__init__(model, data_collator=collator, eval_dataset=[] if evaluation else None, **kwargs)
         self.method, self.settings, self.evaluation = method, settings, evaluation
-        self._terms: dict[str, float] = defaultdict(float)
-        self._energies: list[tuple[Tensor, Tensor]] = []  # (labels, energies) of the micro-batches of a step
+        self._step = StepTerms()
         if method.uses_frequencies:
             self.add_callback(self._frequency_refresher(collator))
 
@@ -57,31 +52,14 @@ class JointTrainer(MicroBatchTrainer):
         """The weighted terms of these texts over the number of data texts of the step."""
         n_data = int((inputs["labels"] >= 0).sum())
         rows = self._forward(model, inputs, chosen)
-        # Keeps the graph whole when a micro-batch has no text that a term applies to.
-        total = (rows.logits.sum() + rows.energies.sum()) * 0.0
         # Without noise a step is cross-entropy alone: a data term by itself would only push energies down.
         has_terms = not self.method.uses_noise or bool((inputs["labels"] < 0).any())
-        for name, (values, weight) in (self.method.terms if has_terms else plain)(rows, self.settings).items():
-            part = values.sum() / n_data
-            self._terms[name] += part.item()
-            total = total + weight * part
-        self._energies.append((rows.labels, rows.energies.detach()))
-        return total
+        return self._step.add((self.method.terms if has_terms else plain)(rows, self.settings), rows, n_data)
 
     def step_done(self) -> None:
-        """Count the step and note the energies of its texts."""
-        for name, value in self._terms.items():
-            self.note(name, value)
-        self._terms.clear()
-        labels, energies = (torch.cat(parts) for parts in zip(*self._energies, strict=True))
-        self._energies.clear()
-        if (largest := energies.abs().max().item()) > ENERGY_LIMIT:
-            self.diverged("energy", largest)
-        data, noise = energies[labels >= 0], energies[labels < 0]
-        self.note("energy_data", data.mean().item())
-        if len(noise):
-            self.note("energy_noise", noise.mean().item())
-            self.note("noise_accuracy", separation(data, noise).item())
+        """Note the terms of the step and the energies of its texts."""
+        self.note_step(self._step)
+        self._step = StepTerms()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """Figures of the model as it is now, logged with the prefix `eval_`."""
