@@ -147,7 +147,7 @@ def detect(inside: Predictions, outside: Predictions) -> dict[str, float]:
 
 def _ood_scores(kind: str, rows: Predictions, other: Predictions) -> Any:
     if kind != "energy":
-        return ood_scores(kind, logits=rows.logits, probs=rows.probs)
+        return ood_scores(kind, probs=rows.probs)
     if rows.energies is not None and other.energies is not None:
         return ood_scores(kind, energies=rows.energies)
     # Both sides must be scored in the same way.

@@ -42,7 +42,7 @@ def summarize(
     1.0
     """
     known = predictions.labelled()
-    labels, probs = as_labels_and_probs(known.labels, logits=known.logits, probs=known.probs)
+    labels, probs = as_labels_and_probs(known.labels, probs=known.probs)
     wanted = {name: (metric(name), {}) for name in metrics}
     return intervals(wanted, labels, probs, n_resamples=n_resamples, seed=seed, level=level, warn=warn)
 

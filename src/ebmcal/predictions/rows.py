@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores
+from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores, softmax
 from ebmcal.predictions.columns import to_fields, to_table
 from ebmcal.predictions.files import read_table, write_table
 
@@ -27,12 +27,14 @@ class Predictions:
     >>> p = Predictions(labels=[1, -1], label_names=("no", "yes"), probs=[[0.25, 0.75], [0.5, 0.5]])
     >>> p.n_rows, p.confidences(), p.labelled().ids
     (2, array([0.75, 0.5 ]), array(['0'], dtype='<U1'))
+    >>> p.labels_, Predictions([0], ("no", "yes"), logits=[[0.0, 0.0]]).probs
+    (array(['yes', 'no'], dtype='<U3'), array([[0.5, 0.5]]))
     """
 
     labels: np.ndarray  # [n] int64, -1 = label unknown
     label_names: tuple[str, ...]  # C names
-    logits: np.ndarray | None = None  # [n, C]; exactly one of logits, probs
-    probs: np.ndarray | None = None
+    logits: np.ndarray | None = None  # [n, C]; given is one of logits, probs
+    probs: np.ndarray = field(default_factory=lambda: None)  # type: ignore[assignment] # [n, C]; of logits: softmax
     energies: np.ndarray | None = None  # [n], low = looks like data
     ids: np.ndarray | None = None  # [n] of str; default "0".."n-1"
     texts: list[str] | None = None
@@ -55,13 +57,24 @@ class Predictions:
                 raise EbmcalError(f"{name} has {len(values)} rows and the predictions have {n_rows}.")
 
     def _check_matrix(self) -> tuple[int, int]:
-        if self.logits is not None and self.probs is None:
-            as_logits(self.logits)
-        else:
+        if self.logits is None or not self._are_probs_derived():
             as_probs(logits=self.logits, probs=self.probs)
-        kind = "logits" if self.logits is not None else "probs"
-        self._set(kind, _floats(np.asarray(getattr(self, kind))))
-        return getattr(self, kind).shape
+            self._set("probs", _floats(np.asarray(self.probs)))
+            return self.probs.shape
+        as_logits(self.logits)
+        self._set("logits", _floats(np.asarray(self.logits)))
+        del self.__dict__["probs"]  # `__getattr__` makes them when they are asked for
+        return self.logits.shape
+
+    def _are_probs_derived(self) -> bool:
+        """Whether probs are None, or those of these logits: `dataclasses.replace` hands both on."""
+        return self.probs is None or np.array_equal(self.probs, softmax(self.logits))
+
+    def __getattr__(self, name: str) -> Any:
+        if name != "probs" or self.__dict__.get("logits") is None:
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+        self._set("probs", softmax(self.logits))
+        return self.probs
 
     def _set(self, name: str, value: Any) -> None:
         object.__setattr__(self, name, value)  # the class is frozen; only construction comes here
@@ -74,9 +87,14 @@ class Predictions:
     def n_classes(self) -> int:
         return len(self.label_names)
 
+    @property
+    def labels_(self) -> np.ndarray:
+        """The name of the predicted class of each row [n], of str."""
+        return np.array(self.label_names)[self.predicted()]
+
     def probabilities(self) -> np.ndarray:
         """P(y|x) [n, C], float64."""
-        return as_probs(logits=self.logits, probs=self.probs)
+        return self.probs.astype(np.float64, copy=False)
 
     def confidences(self) -> np.ndarray:
         """The largest probability of each row [n]."""
@@ -102,7 +120,7 @@ class Predictions:
         """The rows at these positions, in this order."""
         picked = {}
         for name in ("labels", "logits", "probs", "energies", "ids", "texts", "text_pairs"):
-            values = getattr(self, name)
+            values = None if name == "probs" and self.logits is not None else getattr(self, name)
             picked[name] = [values[i] for i in index] if isinstance(values, list) else values
             if isinstance(values, np.ndarray):
                 picked[name] = values[index]
@@ -117,8 +135,7 @@ class Predictions:
 
         Parquet and NPZ keep the order of the classes, their names and `meta`; CSV and JSONL have no place for `meta`.
         """
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        write_table(path, to_table(fields, Path(path).suffix.lower()))
+        write_table(path, to_table(vars(self), Path(path).suffix.lower()))
 
     @classmethod
     def read(cls, path: str | Path, *, label_names: Sequence[str] | None = None) -> "Predictions":
