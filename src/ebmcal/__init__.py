@@ -17,6 +17,8 @@ _HOMES = {
     "EnergyClassifier": "ebmcal.models.classifier",
     "JointTrainer": "ebmcal.training.trainer",
     "RunConfig": "ebmcal.config",
+    "Model": "ebmcal.model",
+    "load": "ebmcal.model",
     "run": "ebmcal.pipeline.stages",
     "summarize": "ebmcal.metrics",
     "write_report": "ebmcal.report",

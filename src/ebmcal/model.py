@@ -1,99 +1,279 @@
-"""A model folder on texts, outside of a run: what `ebmcal predict` does, and a few lines of code can do.
+"""A trained classifier, ready for texts: `load` it, `predict`, `calibrate` it on held-out rows, `save` it.
 
-The calibrator that `ebmcal calibrate` stored in the folder is applied, and the predictions say so. A temperature that
-was folded into the weights is taken out of the energies again, so that they stay comparable.
+The calibrator that is kept in the folder is applied, and the predictions say so. A temperature that was folded into the
+weights is taken out of the energies again, so that they stay comparable.
 """
 
+import os
+import shutil
 import tempfile
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import AutoTokenizer
 
-from ebmcal.calibrators import attached
+from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
 from ebmcal.calibrators.folding import folded_temperature
+from ebmcal.calibrators.storage import FILE_NAME, attach_folded
 from ebmcal.data import load_texts
+from ebmcal.data.in_memory import as_table_file
+from ebmcal.data.rows import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
-from ebmcal.models.loading import check_folder
-from ebmcal.models.scoring import predict, score
-from ebmcal.models.tokens import TokenTable, tokenize
+from ebmcal.models.loading import check_folder, quiet
+from ebmcal.models.packing import longest_text
+from ebmcal.models.scoring import predict
+from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
-from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import read_json, require_whole
+from ebmcal.progress import Console, Reporter
+from ebmcal.storage.atomic import SEAL, read_json, require_whole, writing_folder
 from ebmcal.training.energies import ENERGIES
 
-Row = tuple[str, str | None]
+#: What a classifier folder is made of; other files, such as weights in formats that are not read, are left behind.
+KEPT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")
+
+#: Tokens of a text where neither the model's card nor its tokenizer says less.
+MAX_LENGTH = 512
 
 
-def predict_file(
-    model_dir: Path,
-    path: Path,
-    text_column: str = "text",
-    text_pair_column: str | None = None,
-    label_column: str | None = None,
-    *,
-    calibrated: bool = True,
-    reporter: Reporter | None = None,
-) -> Predictions:
-    """`Predictions` for a file of texts; labels are optional."""
-    model = load(model_dir)
-    names = tuple(model.config.id2label[i] for i in range(model.config.num_labels))
-    with tempfile.TemporaryDirectory() as scratch:
-        rows = load_texts(path, Path(scratch), text_column, text_pair_column, label_column, names)
-        texts = rows.texts()
-        with (reporter or Reporter()).stage(f"{Path(model_dir).name} on {Path(path).name}", len(texts)) as advance:
+def load(name: str | Path, *, device: str | None = None) -> "Model":
+    """The classifier in a folder (of a run, or any sequence classifier that transformers saved), or of a hub name.
+
+    `device` is where it computes: a GPU by default, where there is one.
+
+        model = ebmcal.load("runs/a/checkpoints/hidden-seed1/model")
+        model.predict(["a text", "another"]).probs
+    """
+    folder = _folder_of(name)
+    require_whole(folder)
+    check_folder(f"The model folder {folder}", folder)
+    _require_classifier(folder)
+    classifier = EnergyClassifier.from_pretrained(folder)
+    classifier.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+    max_length = _max_length(folder, tokenizer, classifier)
+    return Model(classifier, tokenizer, folder, max_length, folded_temperature(folder), attached(folder))
+
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A classifier, its tokenizer and its energy, with the calibrator that is kept with it; made by `load`.
+
+    Wherever it takes texts, it takes a list of texts or of (text, text) pairs, an iterator of them, or the path of a
+    file (CSV, TSV, JSONL, Parquet), whose columns are named by keyword.
+    """
+
+    classifier: EnergyClassifier
+    tokenizer: Any
+    folder: Path
+    max_length: int  # tokens of a text that are read; what is longer is cut
+    folded_temperature: float | None = None  # that the weights of the last layer were divided by
+    calibrator: Calibrator | None = None
+    owner: Any = None  # of a temporary folder, which lives as long as this model
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the columns of `probs`."""
+        config = self.classifier.config
+        return tuple(str(config.id2label[i]) for i in range(config.num_labels))
+
+    def __repr__(self) -> str:
+        calibrated = f", calibrated by {self.calibrator.name}" if self.calibrator else ""
+        return f"Model({str(self.folder)!r}: {', '.join(self.label_names)}{calibrated})"
+
+    def predict(
+        self,
+        texts: Any,
+        *,
+        text_column: str = "text",
+        text_pair_column: str | None = None,
+        label_column: str | None = None,
+        calibrated: bool = True,
+        progress: bool = False,
+    ) -> Predictions:
+        """Labels, probabilities and energies of all texts, by the calibrator that is kept unless told otherwise.
+
+        `labels` of the result are those of `label_column`, -1 where there is none; `labels_` are the predicted names.
+        """
+        rows = _given_rows(texts, Columns(text_column, text_pair_column, label_column), self.label_names)
+        reporter = Console() if progress else Reporter()
+        with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
             predictions = predict(
-                model, _tokens(model_dir, texts, Path(scratch)), labels=rows.labels, label_names=names, ids=rows.ids,
-                texts=texts, meta={"model": str(model_dir), "file": str(path)}, progress=advance,
+                self.classifier, tokenize_in_memory(rows.texts, self.tokenizer, self.max_length),
+                labels=rows.labels, label_names=self.label_names, ids=rows.ids, texts=rows.texts,
+                meta={"model": str(self.folder), **rows.meta}, progress=advance,
             )  # fmt: skip
-    predictions = _unfolded(model_dir, predictions)
-    calibrator = attached(model_dir) if calibrated else None
-    return calibrator.apply(predictions) if calibrator else predictions
+        predictions = self._unfolded(predictions)
+        return self.calibrator.apply(predictions) if calibrated and self.calibrator else predictions
+
+    def predict_proba(self, texts: Any, **options: Any) -> np.ndarray:
+        """P(y|x) [n, C] of texts; options as in `predict`."""
+        return self.predict(texts, **options).probs
+
+    def stream(self, texts: Iterable[Any], *, n_rows: int = 4096, calibrated: bool = True) -> Iterator[Predictions]:
+        """`predict` over an iterator that does not fit in memory, `n_rows` texts at a time; ids count on."""
+        if n_rows < 1:
+            raise EbmcalError(f"n_rows is {n_rows}; it must be 1 or more.")
+        texts, done = iter(texts), 0
+        while chunk := list(islice(texts, n_rows)):
+            found = self.predict(chunk, calibrated=calibrated)
+            yield replace(found, ids=np.arange(done, done + len(chunk)).astype(str))
+            done += len(chunk)
+
+    def energy(self, texts: Any, **options: Any) -> np.ndarray:
+        """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
+        return self.predict(texts, calibrated=False, **options).energies
+
+    def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: str) -> "Model":
+        """The same model with a calibrator fitted on labelled rows that it was not trained on.
+
+        `held_out` is this model's own `Predictions`, uncalibrated and with labels, or anything that `predict` takes,
+        with a label for each text (column `label`, unless `label_column` names another).
+        """
+        if not isinstance(held_out, Predictions):
+            held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | columns)
+        if held_out.meta.get("calibrator"):
+            raise EbmcalError(
+                "The held-out predictions are calibrated already; a calibrator has to see the model's own logits. "
+                "Predict again with calibrated=False."
+            )
+        if held_out.label_names != self.label_names:
+            raise EbmcalError(
+                f"The held-out predictions are of the classes {', '.join(held_out.label_names)}, and the model has "
+                f"{', '.join(self.label_names)}. Give predictions of this model."
+            )
+        unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
+        return replace(self, calibrator=unfitted.fit_predictions(held_out))
+
+    def save(self, folder: str | Path, *, fold: bool = False) -> Path:
+        """Write the model with its calibrator into a folder, in place of a model that is there; `load` reads it.
+
+        `fold` divides the last layer by the temperature instead: plain transformers is then calibrated as well.
+        """
+        folder = Path(folder).expanduser()
+        if fold and self.calibrator is None:
+            raise EbmcalError("There is no temperature to fold into the weights. Call calibrate(held_out) first.")
+        if folder.exists() and not (folder / "config.json").is_file() and (folder.is_file() or any(folder.iterdir())):
+            raise EbmcalError(f"{folder} is there already and is not a model folder. Choose another one.")
+        if not (folder.exists() and folder.samefile(self.folder)):
+            with writing_folder(folder) as aside:
+                for path in self._files():
+                    shutil.copy(path, aside / path.name)
+        if fold:
+            attach_folded(folder, self.calibrator)
+        elif self.calibrator is not None:
+            attach(folder, self.calibrator)
+        return folder
+
+    def _files(self) -> list[Path]:
+        files = [path for path in sorted(self.folder.iterdir()) if path.suffix in KEPT and path.is_file()]
+        return [path for path in files if path.name not in (SEAL, FILE_NAME)]
+
+    def _unfolded(self, predictions: Predictions) -> Predictions:
+        """The same rows with the energies of the model as it was trained; says which temperature is in the logits."""
+        temperature = self.folded_temperature
+        if temperature is None:
+            return predictions
+        kind, energies = self.classifier.energy, predictions.energies
+        if kind in ENERGIES:  # functions of the logits before the temperature
+            energies = ENERGIES[kind](torch.from_numpy(predictions.logits * temperature)).numpy()
+        return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
 
 
-def energies_of(model_dir: Path, texts: Sequence[Row]) -> np.ndarray:
-    """Energies of texts, [n]: low = like the data the model was trained on."""
+@dataclass(frozen=True)
+class _GivenRows:
+    """What a model is asked about: rows, where they came from, and their labels, -1 where there are none."""
+
+    name: str
+    texts: list[Row]
+    labels: np.ndarray  # [n]
+    ids: np.ndarray  # [n]
+    meta: dict[str, str]
+
+
+def _given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> _GivenRows:
+    if isinstance(texts, str) and not os.path.exists(texts) and (" " in texts or not Path(texts).suffix):
+        raise EbmcalError(f"There is no file {texts!r:.80}. If it is a text, give a list of one: [text].")
+    if _is_listed(texts, columns):
+        rows = [_row(i, given) for i, given in enumerate(texts)]
+        _check_listed(rows)
+        return _GivenRows(f"{len(rows):,} texts", rows, np.full(len(rows), -1), np.arange(len(rows)), {})
     with tempfile.TemporaryDirectory() as scratch:
-        model = load(model_dir)
-        logits, energies = score(model, _tokens(model_dir, texts, Path(scratch)))
-        return _energies_before_folding(model_dir, model.energy, logits, energies)
+        path, columns = as_table_file(texts, Path(scratch), columns)
+        rows = load_texts(path, Path(scratch), columns.text, columns.pair, columns.label, label_names)
+        labels, ids = (np.array(values) for values in (rows.labels, rows.ids))
+        is_file = isinstance(texts, str | os.PathLike)
+        name, meta = (path.name, {"file": str(path)}) if is_file else (f"{len(rows):,} texts", {})
+        return _GivenRows(name, rows.texts(), labels, ids, meta)
 
 
-def load(model_dir: Path) -> EnergyClassifier:
-    """The model of a folder."""
-    folder = Path(model_dir)
-    if not folder.is_dir():
+def _is_listed(texts: Any, columns: Columns) -> bool:
+    """Whether it is texts one after the other, without labels: they need no detour over a file."""
+    two = isinstance(texts, tuple) and len(texts) == 2  # (texts, labels), or what looks like a pair
+    return isinstance(texts, list | tuple | Iterator) and not two and columns.wanted() == [columns.text]
+
+
+def _row(i: int, given: Any) -> Row:
+    if isinstance(given, str):
+        return given, None
+    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(part, str) for part in given):
+        return given[0], given[1]
+    raise EbmcalError(f"Row {i} is {given!r:.80} ({type(given).__name__}); a text or a (text, text) pair is expected.")
+
+
+def _check_listed(rows: list[Row]) -> None:
+    if not rows:
+        raise EbmcalError("The data is empty: no text came.")
+    odd = next((i for i, (_, pair) in enumerate(rows) if (pair is None) != (rows[0][1] is None)), None)
+    if odd is not None:
+        kinds = ("a single text", "a pair")
+        first, other = kinds if rows[0][1] is None else reversed(kinds)
+        raise EbmcalError(f"Row {odd} is {other} and row 0 is {first}; give one kind.")
+
+
+def _folder_of(name: str | Path) -> Path:
+    """The folder of a model: given, or where the hub's files are on this machine."""
+    folder = Path(name).expanduser()
+    if folder.is_dir():
+        return folder
+    if isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or folder.exists():
         raise EbmcalError(
             f"{folder} is not a model folder. A run keeps its models in RUN/checkpoints/METHOD-seedN/model."
         )
-    require_whole(folder)
-    check_folder(f"The model folder {folder}", folder)
-    return EnergyClassifier.from_pretrained(folder)
+    from huggingface_hub import snapshot_download
+
+    try:
+        with quiet():
+            return Path(snapshot_download(str(name), allow_patterns=[f"*{suffix}" for suffix in KEPT]))
+    except Exception as error:
+        why = " ".join(str(error).split())[:300]
+        raise EbmcalError(
+            f"{name!r} is no local folder and did not come from the hub, which said: {why} A run keeps its models in "
+            "RUN/checkpoints/METHOD-seedN/model."
+        ) from error
 
 
-def _tokens(model_dir: Path, texts: Sequence[Row], scratch: Path) -> TokenTable:
-    card = read_json(Path(model_dir) / CARD_FILE) if (Path(model_dir) / CARD_FILE).exists() else {}
-    tokenizer = AutoTokenizer.from_pretrained(model_dir, trust_remote_code=False)
-    return tokenize(texts, tokenizer, card.get("max_length", min(tokenizer.model_max_length, 512)), scratch / "tokens")
+def _require_classifier(folder: Path) -> None:
+    """Refuse what would load with a random head, or whose outputs are no probabilities of classes."""
+    config = read_json(folder / "config.json")
+    kinds = config.get("architectures") or []
+    if kinds and not any("SequenceClassification" in kind for kind in kinds):
+        raise EbmcalError(
+            f"{folder} holds a {kinds[0]}, which has no classes yet. Finetune it first: "
+            f"ebmcal.run(encoder={str(folder)!r}, …)"
+        )
+    if config.get("problem_type") in ("regression", "multi_label_classification"):
+        raise EbmcalError(
+            f"{folder} is a model for {config['problem_type']}; one label of several is what ebmcal judges."
+        )
 
 
-def _unfolded(model_dir: Path, predictions: Predictions) -> Predictions:
-    """The same rows with the energies of the model as it was trained; says which temperature is in the logits."""
-    temperature = folded_temperature(model_dir)
-    if temperature is None:
-        return predictions
-    kind, logits = predictions.meta["energy"], predictions.logits
-    energies = _energies_before_folding(model_dir, kind, logits, predictions.energies)
-    return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
-
-
-def _energies_before_folding(model_dir: Path, kind: str, logits: np.ndarray, energies: np.ndarray) -> np.ndarray:
-    temperature = folded_temperature(model_dir)
-    if temperature is None or kind not in ENERGIES:
-        return energies
-    # hidden and sharp-hidden energies are functions of the logits before the temperature.
-    return ENERGIES[kind](torch.from_numpy(logits * temperature)).numpy()
+def _max_length(folder: Path, tokenizer: Any, classifier: EnergyClassifier) -> int:
+    card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
+    limits = (tokenizer.model_max_length, longest_text(classifier.config) or MAX_LENGTH, MAX_LENGTH)
+    return card.get("max_length", min(limits))

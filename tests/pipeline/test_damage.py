@@ -13,7 +13,7 @@ from ebmcal import results
 from ebmcal.calibrators import TemperatureScaling, attach
 from ebmcal.calibrators.storage import attach_folded
 from ebmcal.errors import EbmcalError
-from ebmcal.model import predict_file
+from ebmcal.model import load
 from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.stages import run, train_only
@@ -175,18 +175,18 @@ def fitted():
 
 def test_predict_names_the_damaged_file_and_takes_what_calibrate_does(place, files):
     model = RunFolder(place / "run").model(HIDDEN)
-    predict_file(model, files)
+    load(model).predict(files)
     attach(model, fitted())
-    assert predict_file(model, files).meta["calibrator"]
+    assert load(model).predict(files).meta["calibrator"]
     attach_folded(model, fitted())
-    assert predict_file(model, files).meta["folded_temperature"]
+    assert load(model).predict(files).meta["folded_temperature"]
     assert damage(model) == []
     spoil(model / "model.safetensors", "flipped")
     said = r"damaged: model.safetensors changed\. The same `ebmcal run` trains it again"
     with pytest.raises(EbmcalError, match=said):
-        predict_file(model, files)
+        load(model).predict(files)
     (model / SEAL).unlink()  # "if you changed it yourself"
-    predict_file(model, files)
+    load(model).predict(files)
 
 
 def test_a_calibrator_outlives_the_model_it_is_kept_with(place, files, encoder_folder):

@@ -158,8 +158,8 @@ def _told_apart(store: object, model: Path, data: Path | None) -> str:
     require_extra("train", "torch", "transformers")
     if data is None:
         raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
-    from ebmcal.model import energies_of
+    from ebmcal.model import load
 
-    rows = [(row["text"], row["text_pair"]) for row in store.rows(500)]
-    figures = ood_detection(-Predictions.read(data).energies, -energies_of(model, rows))
+    rows = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in store.rows(500)]
+    figures = ood_detection(-Predictions.read(data).energies, -load(model).energy(rows))
     return f"\nThe energy of {model} tells noise from data {figures['auroc']:.1%} of the time (AUROC)."

@@ -17,13 +17,11 @@ def predict(
 ) -> None:
     """Write label, logits or calibrated probabilities, energy and text of every row."""
     from ebmcal.cli.notices import as_notices
-    from ebmcal.model import predict_file
-    from ebmcal.progress import Console
+    from ebmcal.model import load
 
+    columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
     with as_notices():
-        predictions = predict_file(
-            model, texts, text_column, text_pair_column, label_column, calibrated=not raw, reporter=Console()
-        )
+        predictions = load(model).predict(texts, **columns, calibrated=not raw, progress=True)
         predictions.write(output)
     by, folded = predictions.meta.get("calibrator"), predictions.meta.get("folded_temperature")
     state = f"calibrated by {by['name']}" if by else "not calibrated"

@@ -78,6 +78,18 @@ def tokenize(rows: Iterable[Row], tokenizer: Any, max_length: int, folder: Path)
     return table
 
 
+def tokenize_in_memory(rows: Iterable[Row], tokenizer: Any, max_length: int) -> TokenTable:
+    """The table that `tokenize` writes, for rows that are in memory themselves."""
+    encoded = [row for chunk in _chunks(rows) for row in _encode(chunk, tokenizer, max_length)]
+    ids, types, truncated = zip(*encoded, strict=True)
+    return TokenTable(
+        ids=np.concatenate([np.asarray(row, dtype=np.int32) for row in ids]),
+        types=np.concatenate([np.asarray(row, dtype=np.uint8) for row in types]),
+        offsets=np.cumsum([0, *map(len, ids)], dtype=np.int64),
+        n_truncated=sum(truncated),
+    )
+
+
 def _write_flat(folder: Path, rows: Iterable[Row], tokenizer: Any, max_length: int) -> tuple[list[int], int]:
     lengths: list[int] = []
     n_truncated = 0
