@@ -28,7 +28,8 @@ from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.store import JOURNAL, NoiseSettings, NoiseStore
 from ebmcal.predictions import Predictions
 from ebmcal.report.reading import read_run
-from ebmcal.storage.atomic import damage, fingerprint
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.sealing import damage
 from full_disk import arguments, write_reviews
 from synthetic_run import make_run
 from tiny_models import make_encoder, make_wordpiece, save_encoder
@@ -40,7 +41,10 @@ def watched(commands, **environment):
     """What the audit hooks saw of commands that ran in a process of their own."""
     command = [sys.executable, HERE / "watched_run.py", json.dumps(commands)]
     done = subprocess.run(
-        command, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(HERE)} | environment
+        command,
+        capture_output=True,
+        text=True,
+        env=os.environ | MODULES | environment,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1]), done.stderr
@@ -69,7 +73,12 @@ def test_the_watch_sees_what_it_should(tmp_path, encoder_folder):
     code = "import watched_run, sys, pickle, socket; sys.addaudithook(watched_run.watch)\n"
     code += "pickle.loads(pickle.dumps(ValueError))\ntry: socket.getaddrinfo('localhost', 1)\nexcept OSError: pass\n"
     code += "print(watched_run.seen)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env={"PYTHONPATH": str(HERE)})
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env=MODULES,
+    )
     assert "builtins.ValueError" in done.stdout
     assert "localhost" in done.stdout
 

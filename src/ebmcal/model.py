@@ -31,7 +31,8 @@ from ebmcal.models.scoring import predict
 from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
-from ebmcal.storage.atomic import SEAL, read_json, require_whole, writing_folder
+from ebmcal.storage.atomic import read_json
+from ebmcal.storage.sealing import SEAL, require_whole, writing_folder
 from ebmcal.training.energies import ENERGIES
 
 #: What a classifier folder is made of; other files, such as weights in formats that are not read, are left behind.

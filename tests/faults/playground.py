@@ -14,7 +14,8 @@ from typing import Any
 import yaml
 
 from ebmcal.noise.store import JOURNAL
-from ebmcal.storage.atomic import CHECK, SEAL
+from ebmcal.storage.atomic import CHECK
+from ebmcal.storage.sealing import SEAL
 
 LABELS = ("bad", "fair", "good")
 

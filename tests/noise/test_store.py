@@ -14,7 +14,7 @@ from ebmcal.noise.masking import Piece
 from ebmcal.noise.sampler import Row
 from ebmcal.noise.store import JOURNAL, MANIFEST, NoiseSettings, NoiseStore, sources_of
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import checksum
+from ebmcal.storage.checksums import checksum
 from tiny_models import SENTENCES, make_noise_lm
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=2, sources_per_shard=5, seed=3, precision="fp32")

@@ -20,8 +20,8 @@ from ebmcal.pipeline.stages import run, train_only
 from ebmcal.progress import Reporter
 from ebmcal.report import write_report
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import SEAL, damage
 from ebmcal.storage.locks import LOCK
+from ebmcal.storage.sealing import SEAL, damage
 from small_runs import Lines, build_small, own_rows, settings, write_csv
 
 HIDDEN = Cell("hidden", 1)

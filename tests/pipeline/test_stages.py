@@ -21,8 +21,8 @@ from ebmcal.pipeline.stages import prepare, read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import SEAL
 from ebmcal.storage.locks import locked
+from ebmcal.storage.sealing import SEAL
 from ebmcal.training.trainer import JointTrainer
 from small_runs import LABELS, Lines, build_small, own_rows, settings, write_csv
 from tiny_models import SENTENCES

@@ -25,7 +25,7 @@ def works(*command):
 def sweep(how, before, folder, encoder_folder):
     folder.mkdir()
     command = [*before, sys.executable, HERE / "full_disk.py", folder, encoder_folder, how]
-    environment = os.environ | {"PYTHONPATH": str(HERE), "COLUMNS": "1000"}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "COLUMNS": "1000"}
     done = subprocess.run(command, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

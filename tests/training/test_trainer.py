@@ -21,7 +21,7 @@ from ebmcal.models.packing import pack
 from ebmcal.models.scoring import score
 from ebmcal.models.tokens import tokenize
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import SEAL
+from ebmcal.storage.sealing import SEAL
 from ebmcal.training.callbacks import FREQUENCIES, last_checkpoint
 from ebmcal.training.methods import METHODS, Settings, label_frequencies
 from ebmcal.training.plan import Collator, TrainingPlan

@@ -19,7 +19,7 @@ START = "import sys, full_disk; from ebmcal.cli import main; full_disk.make_quic
 
 def start(output, cache, encoder_folder, csv):
     command = [*arguments(cache.parent, str(encoder_folder), csv), "--output", str(output)]  # the last one counts
-    environment = os.environ | {"PYTHONPATH": str(HERE)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}
     with open(f"{output}.said", "w") as said:
         return subprocess.Popen([sys.executable, "-c", START, *command], stdout=said, stderr=said, env=environment)
 

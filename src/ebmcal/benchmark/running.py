@@ -13,7 +13,7 @@ from ebmcal.pipeline.stages import run
 from ebmcal.progress import Reporter
 from ebmcal.results import FITTED_ON
 from ebmcal.runfolder import Cell
-from ebmcal.storage.atomic import damage
+from ebmcal.storage.sealing import damage
 from ebmcal.training.callbacks import last_checkpoint
 
 MakeReporter = Callable[[Path], Reporter]

@@ -19,7 +19,7 @@ from ebmcal.calibrators.logodds import logits_of
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import as_labels, as_logits
-from ebmcal.storage import atomic as files
+from ebmcal.storage.atomic import write_json
 
 FORMAT = 1
 
@@ -125,7 +125,7 @@ class Calibrator:
 
     def save(self, path: str | Path) -> None:
         """Write as JSON; `load_calibrator` reads it back."""
-        files.write_json(path, self.to_json())
+        write_json(path, self.to_json())
 
     def _settings(self) -> dict[str, Any]:
         return {name: _plain(value) for name, value in self.get_params().items()}

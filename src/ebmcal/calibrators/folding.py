@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.storage import atomic as files
+from ebmcal.storage.atomic import inside, read_json, writing
+from ebmcal.storage.sealing import SEAL, require_whole, reseal
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 RECORD = "ebmcal_folded_temperature"
@@ -30,14 +31,14 @@ def fold(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]
             f"A temperature of {earlier:.4g} is already folded into {model_dir}. Folding again would divide twice: "
             "start from the checkpoint as it was trained."
         )
-    files.require_whole(Path(model_dir))
+    require_whole(Path(model_dir))
     path = _file_with_last_layer(model_dir)
     header = _read_header(path)
     names = _last_layer(header, n_classes, path)
-    with files.writing(path) as aside:
+    with writing(path) as aside:
         _copy_divided(path, aside, header, names, temperature)
-    if (path.parent / files.SEAL).exists():
-        files.reseal(path)
+    if (path.parent / SEAL).exists():
+        reseal(path)
     return names
 
 
@@ -54,10 +55,10 @@ def _weight_files(model_dir: str | Path) -> list[Path]:
     folder = Path(model_dir)
     if (folder / INDEX).exists():
         try:
-            names = sorted(set(files.read_json(folder / INDEX)["weight_map"].values()))
+            names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
         except (KeyError, TypeError, AttributeError) as error:
             raise EbmcalError(f"{folder / INDEX} lists no weights. Save the model again.") from error
-        return [files.inside(folder, str(name)) for name in names]
+        return [inside(folder, str(name)) for name in names]
     return [folder / WEIGHTS] if (folder / WEIGHTS).exists() else []
 
 

@@ -12,7 +12,7 @@ from ebmcal.calibrators.folding import fold, folded_temperature
 from ebmcal.calibrators.table import CALIBRATORS
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.storage import atomic as files
+from ebmcal.storage.atomic import read_json, write_json
 
 FILE_NAME = "calibrator.json"
 FOLDED_NAME = "calibrator_folded.json"
@@ -20,13 +20,13 @@ FOLDED_NAME = "calibrator_folded.json"
 
 def load_calibrator(path: str | Path) -> Calibrator:
     """The calibrator that `save` wrote, predicting the same to the bit."""
-    return _calibrator_in(files.read_json(path), path)
+    return _calibrator_in(read_json(path), path)
 
 
 def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:
     """Store a fitted calibrator in a model folder, in place of one that is there; returns the file."""
     path = model_folder(model_dir) / FILE_NAME
-    files.write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)})
+    write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)})
     return path
 
 
@@ -38,7 +38,7 @@ def attached(model_dir: str | Path) -> Calibrator | None:
     path = Path(model_dir) / FILE_NAME
     if not path.exists():
         return None
-    value = files.read_json(path)
+    value = read_json(path)
     calibrator = _calibrator_in(value, path)
     return calibrator if value.get("logits_divided_by") == folded_temperature(model_dir) else None
 
@@ -53,7 +53,7 @@ def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
     folder = model_folder(model_dir)
     value = calibrator.to_json()
     names = fold(folder, calibrator.temperature_, calibrator.n_classes_)
-    files.write_json(folder / FOLDED_NAME, value)
+    write_json(folder / FOLDED_NAME, value)
     (folder / FILE_NAME).unlink(missing_ok=True)
     return names
 

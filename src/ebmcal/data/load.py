@@ -16,7 +16,7 @@ from ebmcal.data.store import StoredPart, store_part
 from ebmcal.data.tally import FIRST
 from ebmcal.data.texts import Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import fingerprint
+from ebmcal.storage.checksums import fingerprint
 
 EVAL_SHARE = 0.1  # of the training file, for a calibration or test split that was not given
 

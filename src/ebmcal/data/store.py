@@ -17,7 +17,8 @@ from ebmcal.data.mapped import MappedFile
 from ebmcal.data.rows import Row
 from ebmcal.data.tally import Tally
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import checksum, fingerprint, read_json, write_json, writing
+from ebmcal.storage.atomic import read_json, write_json, writing
+from ebmcal.storage.checksums import checksum, fingerprint
 
 VERSION = 1  # raise it when reading changes, so that old cache files are not used
 MAX_LABELS = 1000

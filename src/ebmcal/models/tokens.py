@@ -14,7 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.storage.atomic import fingerprint, read_json, write_json, writing_folder
+from ebmcal.storage.atomic import read_json, write_json
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.sealing import writing_folder
 
 #: Rows tokenised at a time: bounds memory, whatever the number of rows.
 CHUNK = 2048

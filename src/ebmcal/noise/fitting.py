@@ -27,7 +27,9 @@ from ebmcal.noise.lm import (
 )
 from ebmcal.noise.tiny import build_tiny
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import fingerprint, is_whole, read_json, write_json, writing_folder
+from ebmcal.storage.atomic import read_json, write_json
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.sealing import is_whole, writing_folder
 from ebmcal.training.running import run, training_arguments
 
 #: Texts that the vocabulary of `tiny` is learned from, at most.

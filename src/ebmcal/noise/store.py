@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from ebmcal.errors import EbmcalError
 from ebmcal.mixing import permute
-from ebmcal.storage.atomic import checksum, explaining_disk, fingerprint, read_json, write_json, write_text, writing
+from ebmcal.storage.atomic import explaining_disk, read_json, write_json, write_text, writing
+from ebmcal.storage.checksums import checksum, fingerprint
 
 MANIFEST = "manifest.json"
 JOURNAL = "shards.jsonl"

@@ -10,8 +10,10 @@ from ebmcal.data import Texts
 from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import fingerprint, is_whole, sweep
+from ebmcal.storage.atomic import sweep
+from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import locked
+from ebmcal.storage.sealing import is_whole
 
 
 def cache_dir(given: Path | None = None) -> Path:

@@ -26,7 +26,9 @@ from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import SEAL, checksum, damage, is_whole, read_json, reseal, write_text, writing_folder
+from ebmcal.storage.atomic import read_json, write_text
+from ebmcal.storage.checksums import checksum
+from ebmcal.storage.sealing import SEAL, damage, is_whole, reseal, writing_folder
 from ebmcal.training.methods import Method, Settings, find_method
 from ebmcal.training.plan import Collator, TrainingPlan
 from ebmcal.training.processes import is_main_process

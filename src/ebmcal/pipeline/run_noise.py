@@ -20,7 +20,9 @@ from ebmcal.noise.store import MANIFEST, NoiseSettings, NoiseStore
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from
 from ebmcal.pipeline.cell import training_plan
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import damage, fingerprint, read_json
+from ebmcal.storage.atomic import read_json
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.sealing import damage
 from ebmcal.training.processes import n_processes
 
 #: Noise texts that every model is also run on, for the energy histograms.

@@ -31,8 +31,10 @@ from ebmcal.progress import Reporter
 from ebmcal.report import write_report
 from ebmcal.results import build_detection, build_paired, build_rows
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import SEAL, damage, fingerprint, read_json, seal, sweep, write_json, write_text
+from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
+from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import LOCK, locked
+from ebmcal.storage.sealing import SEAL, damage, seal
 from ebmcal.training.methods import find_method
 from ebmcal.training.processes import is_main_process, main_process_first
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import RunFolder
-from ebmcal.storage.atomic import SEAL, reseal, write_text
+from ebmcal.storage.atomic import write_text
+from ebmcal.storage.sealing import SEAL, reseal
 
 
 def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:

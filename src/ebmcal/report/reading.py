@@ -13,7 +13,8 @@ from typing import Any
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import SEAL, damage, read_json
+from ebmcal.storage.atomic import read_json
+from ebmcal.storage.sealing import SEAL, damage
 from ebmcal.tables.results import check_document, method_rank
 
 _SPLITS_SHOWN = re.compile(r"test|noise$|ood_")

@@ -1,31 +1,26 @@
-"""Files that are whole or absent: written aside, flushed, renamed; checksums that tell later damage; fingerprints.
-
-A folder is sealed by `checksums.json`, the SHA-256 of each of its files; `damage` says which of them are not as they
-were. Files that were added do not count: a user may keep things beside ours.
+"""Files that are whole or absent: written aside, flushed, renamed; and what the system says when that fails.
 
 Used by both halves. Nothing here knows what the files mean.
 """
 
 import contextlib
 import errno
-import hashlib
 import json
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError
+from ebmcal.storage.checksums import fingerprint
 
 #: How libraries that write files themselves say that the disk is full.
 FULL_DISK = (
     "No space left on device", "File too large", "PytorchStreamWriter failed", "enforce fail at inline_container",
     "iostream error",
 )  # fmt: skip
-
-SEAL = "checksums.json"
 
 #: In a JSON object that was written with `checked`.
 CHECK = "checksum_of_the_rest"
@@ -49,8 +44,8 @@ def explaining_disk(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(path: str | Path) -> Iterator[Path]:
-    """Yield a temporary path in the same folder; on success it is flushed and renamed to `path`.
+def writing(path: str | Path, *, is_folder: bool = False) -> Iterator[Path]:
+    """Yield a temporary file, or folder, beside `path`; on success it is flushed and takes the place of `path`.
 
     A reader sees the old file or the new one, never half of one. Operating system errors (disk full,
     no permission) become an `EbmcalError` that names the file.
@@ -59,50 +54,21 @@ def writing(path: str | Path) -> Iterator[Path]:
     ...     _ = aside.write_text("whole")
     """
     path = Path(path)
-    try:
+    with explaining_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        os.close(handle)
-    except OSError as error:
-        raise _explained(path, error) from error
-    aside = Path(name)
+        aside = _make_aside(path, is_folder)
     try:
         with explaining_disk(path):
             yield aside
-            os.chmod(aside, 0o666 & ~_umask())
-            _flush(aside)
-            os.replace(aside, path)
-            _flush(path.parent)
-    finally:
-        aside.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def writing_folder(path: str | Path) -> Iterator[Path]:
-    """Yield a new folder beside `path`; on success it is sealed, flushed and takes the place of `path`.
-
-    >>> with writing_folder("/tmp/example-folder") as aside:
-    ...     _ = (aside / "a.txt").write_text("whole")
-    """
-    path = Path(path)
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-    except OSError as error:
-        raise _explained(path, error) from error
-    try:
-        with explaining_disk(path):
-            yield aside
-            os.chmod(aside, 0o777 & ~_umask())
-            seal(aside)
-            for file in aside.rglob("*"):
-                _flush(file)
-            if path.exists():
+            os.chmod(aside, (0o777 if is_folder else 0o666) & ~_umask())
+            for written in (aside, *aside.rglob("*")):
+                _flush(written)
+            if is_folder and path.exists():
                 shutil.rmtree(path)
             os.replace(aside, path)
             _flush(path.parent)
     finally:
-        shutil.rmtree(aside, ignore_errors=True)
+        _remove(aside)
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -130,70 +96,10 @@ def read_json(path: str | Path) -> Any:
     return value
 
 
-def fingerprint(*parts: Any) -> str:
-    """16 hex digits that depend on the JSON form of `parts`: a key for what made a thing.
-
-    >>> fingerprint({"a": 1}) == fingerprint({"a": 1}), len(fingerprint("x"))
-    (True, 16)
-    """
-    return hashlib.sha256(json.dumps(parts, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def checksum(path: str | Path) -> str:
-    """SHA-256 of a file's bytes."""
-    with open(path, "rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest() if hasattr(hashlib, "file_digest") else _digest(handle)
-
-
-def seal(folder: Path, paths: Iterable[Path] | None = None) -> None:
-    """Write the checksums of the files below a folder, or of these, into its `checksums.json`."""
-    found = sorted(p for p in (folder.rglob("*") if paths is None else paths) if p.is_file() and p != folder / SEAL)
-    write_json(folder / SEAL, {p.relative_to(folder).as_posix(): checksum(p) for p in found})
-
-
-def reseal(path: Path) -> None:
-    """Enter a file, new or changed, into the checksums of its folder, and drop names that no file has.
-
-    Damaged checksums are begun anew.
-    """
-    place, sums = path.parent / SEAL, {}
-    with contextlib.suppress(EbmcalError, AttributeError, TypeError, ValueError):  # not JSON, or JSON of another kind
-        sums = {name: digest for name, digest in read_json(place).items() if (path.parent / name).is_file()}
-    write_json(place, sums | {path.name: checksum(path)})
-
-
-def damage(folder: Path) -> list[str]:
-    """What is not as it was when a folder was sealed: "NAME is missing", "NAME changed"; empty when it is whole."""
-    try:
-        sums = read_json(folder / SEAL)
-        wrong = {name: _what_is_wrong(inside(folder, name), digest) for name, digest in sums.items()}
-    except (EbmcalError, AttributeError, ValueError):  # not JSON, no object, or names that are no names
-        return [f"{SEAL} is missing or unreadable"]
-    return [f"{name} {what}" for name, what in wrong.items() if what]
-
-
-def is_whole(folder: Path, what: str, say: Callable[[str], None]) -> bool:
-    """Whether a sealed folder is there and whole. Damage is said: whoever asks makes it again."""
-    wrong = damage(folder) if folder.exists() else []
-    if wrong:
-        say(f"{what} is damaged ({', '.join(wrong)}): made again")
-    return folder.exists() and not wrong
-
-
-def require_whole(model: Path) -> None:
-    """Refuse a model folder that is sealed and damaged; one without checksums is taken as it is."""
-    wrong = damage(model) if (model / SEAL).exists() else []
-    if wrong:
-        raise EbmcalError(
-            f"The model {model} is damaged: {', '.join(wrong)}. The same `ebmcal run` trains it again; if you changed "
-            f"it yourself, copy it out of the run folder and delete the copy's {SEAL}."
-        )
-
-
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed was writing in a folder, or in its place; the caller holds its lock."""
     for left in [*folder.rglob(".*.part"), *folder.parent.glob(f".{folder.name}.*.part")]:
-        shutil.rmtree(left, ignore_errors=True) if left.is_dir() else left.unlink(missing_ok=True)
+        _remove(left)
 
 
 def inside(folder: str | Path, name: str) -> Path:
@@ -208,24 +114,23 @@ def inside(folder: str | Path, name: str) -> Path:
     return path
 
 
-def _what_is_wrong(path: Path, digest: str) -> str | None:
-    try:
-        return None if checksum(path) == digest else "changed"
-    except FileNotFoundError:
-        return "is missing"
-    except OSError as error:
-        return f"cannot be read: {error.strerror}"
+def _make_aside(path: Path, is_folder: bool) -> Path:
+    prefix, suffix = f".{path.name}.", ".part"
+    if is_folder:
+        return Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=suffix))
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=suffix)
+    os.close(handle)
+    return Path(name)
 
 
-def _digest(handle: Any) -> str:
-    digest = hashlib.sha256()
-    for block in iter(lambda: handle.read(1 << 20), b""):
-        digest.update(block)
-    return digest.hexdigest()
+def _remove(path: Path) -> None:
+    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
 def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and path.is_dir():  # Windows cannot open a folder, and flushes only what is open for writing
+        return
+    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:

@@ -4,16 +4,12 @@ import contextlib
 import datetime
 import os
 import socket
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from ebmcal.errors import EbmcalError
+from filelock import FileLock, Timeout
 
-try:
-    import fcntl
-except ImportError:  # Windows has no flock; there the lock is not enforced
-    fcntl = None  # type: ignore[assignment]
+from ebmcal.errors import EbmcalError
 
 LOCK = ".lock"
 
@@ -24,34 +20,45 @@ def locked(folder: Path, *, waiting: Callable[[str], None] | None = None, poll: 
 
     The system releases the lock when its process ends, however it ends: there are no stale locks.
     """
+    lock = FileLock(folder / LOCK, poll_interval=poll)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        handle = open(folder / LOCK, "a+", encoding="utf-8")  # noqa: SIM115  (closed below)
+        _take(lock, folder, waiting)
     except OSError as error:
         raise EbmcalError(
             f"Could not write in {folder}: {error.strerror}. Choose another folder or grant access."
         ) from error
-    with handle:
-        _take(handle, folder, waiting, poll)
-        handle.seek(0)
-        handle.truncate()
-        now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
-        handle.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}")
-        handle.flush()
+    try:
+        _sign(folder / LOCK)
         yield
+    finally:
+        lock.release()
 
 
-def _take(handle: object, folder: Path, waiting: Callable[[str], None] | None, poll: float) -> None:
-    told = False
-    while fcntl is not None:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            holder = (folder / LOCK).read_text(encoding="utf-8") or "another process"
-            if waiting is None:
-                raise EbmcalError(f"{folder} is in use by {holder}. Wait for it, or choose another folder.") from None
-            if not told:
-                waiting(holder)
-                told = True
-            time.sleep(poll)
+def _take(lock: FileLock, folder: Path, waiting: Callable[[str], None] | None) -> None:
+    try:
+        lock.acquire(timeout=0)
+    except Timeout:
+        holder = _holder(folder / LOCK)
+        if waiting is None:
+            raise EbmcalError(f"{folder} is in use by {holder}. Wait for it, or choose another folder.") from None
+        waiting(holder)
+        lock.acquire()
+
+
+# Who holds the lock stands in its file after the first byte: that one is what Windows locks.
+
+
+def _sign(path: Path) -> None:
+    now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
+    # Where the disk is full the lock holds all the same, only without a name.
+    with contextlib.suppress(OSError), open(path, "r+b", buffering=0) as handle:
+        handle.seek(1)
+        handle.write(f"process {os.getpid()} on {socket.gethostname()}, since {now}".encode())
+        handle.truncate()
+
+
+def _holder(path: Path) -> str:
+    with open(path, "rb", buffering=0) as handle:
+        handle.seek(1)
+        return handle.read().decode(errors="replace") or "another process"

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ebmcal.storage.atomic import damage, seal
+from ebmcal.storage.sealing import damage, seal
 from ebmcal.training.methods import Settings
 from ebmcal.training.processes import any_process
 
