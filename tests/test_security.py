@@ -35,6 +35,7 @@ from synthetic_run import make_run
 from tiny_models import make_encoder, make_wordpiece, save_encoder
 
 HERE, SOURCE = Path(__file__).parent, Path(ebmcal.__file__).parent
+MODULES = {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path])}  # also where the project is not installed
 
 
 def watched(commands, **environment):
