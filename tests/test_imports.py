@@ -32,7 +32,7 @@ MODULES = {name_of(path): path for path in sorted(ROOT.rglob("*.py"))}
 
 
 def family(module):
-    """The name below ebmcal: `data` for `ebmcal.data.files`."""
+    """The name below ebmcal: `data` for `ebmcal.data.parts`."""
     return [*module.split("."), ""][1]
 
 

@@ -22,7 +22,7 @@ from ebmcal.calibrators.folding import folded_temperature
 from ebmcal.calibrators.storage import FILE_NAME, attach_folded
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
-from ebmcal.data.rows import Columns
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.loading import check_folder, quiet

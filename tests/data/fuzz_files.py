@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebmcal.data import DataSource, load_data
-from ebmcal.data.files import PartFiles
-from ebmcal.data.rows import Columns
+from ebmcal.data.parts import PartFiles
 from ebmcal.data.store import store_part
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 
 LABELS = ["good", "bad", "so-so"]

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebmcal.data import DataSource, imdb_reviews, load_data
-from ebmcal.data.files import PartFiles
+from ebmcal.data.parts import PartFiles
 from ebmcal.errors import EbmcalError
 from ebmcal.tasks import TASKS
 

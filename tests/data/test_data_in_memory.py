@@ -8,7 +8,7 @@ import pytest
 
 from ebmcal.data import DataSource, load_data
 from ebmcal.data.in_memory import as_table_file
-from ebmcal.data.rows import Columns
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 
 TEXTS = ["fine film", "dull film, overlong", "ｗｉｄｅ 😀"]

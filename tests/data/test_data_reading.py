@@ -7,9 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebmcal.data.files import PartFiles, format_of
-from ebmcal.data.rows import Columns
-from ebmcal.data.tally import Tally
+from ebmcal.data.parts import PartFiles, format_of
+from ebmcal.data.values import Columns, Tally
 from ebmcal.errors import EbmcalError
 
 LABELLED = Columns("text", None, "label")

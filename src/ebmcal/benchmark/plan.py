@@ -111,14 +111,14 @@ def _configs(
 
 def _check_data(name: str, values: dict[str, Any], mistakes: Mistakes) -> None:
     """What is wrong with the data of a task whose other settings are wrong already: it is told along with them."""
-    from ebmcal.data.sources import DataSource, plan_data
+    from ebmcal.data.sources import DataSource, resolve_source
     from ebmcal.pipeline.stages import source_of
 
     about_data = {k: v for k, v in values.items() if k in DataSource.__dataclass_fields__}
     config = _attempt(name, about_data, Mistakes())  # its own mistakes have been told
     if config:
         with mistakes.catching(name):
-            plan_data(source_of(config))
+            resolve_source(source_of(config))
 
 
 def _inherited(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -166,7 +166,7 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
 def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     """What `prepare` would stop at, one by one."""
     from ebmcal.data import load_texts
-    from ebmcal.data.sources import plan_data
+    from ebmcal.data.sources import resolve_source
     from ebmcal.models.loading import check_encoder, check_language_model
     from ebmcal.pipeline.cache import cache_of
     from ebmcal.pipeline.stages import source_of
@@ -175,5 +175,5 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
     if any(find_method(method).uses_noise for method in config.methods):
         looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
-    looks.append(lambda: plan_data(source_of(config)))
+    looks.append(lambda: resolve_source(source_of(config)))
     return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ebmcal.data.tally import FIRST
 from ebmcal.data.texts import Texts
+from ebmcal.data.values import FIRST
 
 
 def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts]) -> dict:

@@ -6,9 +6,8 @@ The package is found, not imported: its modules would load pandas and read every
 import importlib.util
 from pathlib import Path
 
-from ebmcal.data.files import PartFiles
-from ebmcal.data.rows import Columns
-from ebmcal.data.tally import Tally
+from ebmcal.data.parts import PartFiles
+from ebmcal.data.values import Columns, Tally
 from ebmcal.errors import EbmcalError
 
 

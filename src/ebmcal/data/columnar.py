@@ -6,9 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from ebmcal.data.cells import as_label, as_text
-from ebmcal.data.rows import Columns, Row
-from ebmcal.data.tally import Tally
+from ebmcal.data.values import Columns, SourceRow, Tally, as_row
 from ebmcal.errors import EbmcalError
 
 _BATCH = 512  # rows; texts may have 100,000 characters each
@@ -20,7 +18,7 @@ def columnar_header(path: Path, kind: str) -> list[str]:
     return list(_schema(path, kind).names)
 
 
-def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iterator[Row]:
+def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
     """Rows of a Parquet file (`kind` "parquet") or of an Arrow stream ("arrow")."""
     schema = _schema(path, kind)
     columns.check(path, schema.names)
@@ -32,18 +30,14 @@ def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iter
         start += batch.num_rows
 
 
-def _rows(batch: pa.RecordBatch, columns: Columns, start: int, tally: Tally) -> Iterator[Row]:
-    values = {name: _values(batch.column(batch.schema.get_field_index(name)), name) for name in columns.wanted()}
-    for i in range(batch.num_rows):
-        number = start + i
-        if columns.where and str(values[columns.where[0]][i]) != columns.where[1]:
+def _rows(batch: pa.RecordBatch, columns: Columns, start: int, tally: Tally) -> Iterator[SourceRow]:
+    found = {name: _values(batch.column(batch.schema.get_field_index(name)), name) for name in columns.wanted()}
+    none = [None] * batch.num_rows
+    triples = zip(*(found.get(name or "", none) for name in (columns.text, columns.pair, columns.label)), strict=True)
+    for i, values in enumerate(triples):
+        if columns.where and str(found[columns.where[0]][i]) != columns.where[1]:
             continue
-        yield Row(
-            number,
-            as_text(values[columns.text][i], columns.text, number, tally),
-            as_text(values[columns.pair][i], columns.pair, number, tally) if columns.pair else None,
-            as_label(values[columns.label][i], columns.label, number, tally) if columns.label else None,
-        )
+        yield as_row(start + i, values, columns, start + i, tally)
 
 
 def _values(column: pa.Array, name: str) -> list[Any]:

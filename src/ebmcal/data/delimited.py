@@ -1,16 +1,20 @@
-"""Delimited text and JSON lines → rows, streamed. Every oddity of a file is an error or a count in the tally."""
+"""Delimited text and JSON lines → rows, in bounded memory. Every oddity of a file is an error or a count in the tally.
+
+BOM, invalid UTF-8, NUL bytes and any line ending are taken care of.
+"""
 
 import csv
+import io
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebmcal.data.cells import as_label, as_text
-from ebmcal.data.lines import MAX_LINE, text_lines
-from ebmcal.data.rows import Columns, Row
-from ebmcal.data.tally import Tally
+from ebmcal.data.values import Columns, SourceRow, Tally, as_row
 from ebmcal.errors import EbmcalError
+
+MAX_LINE = 20_000_000  # characters; a longer "line" is a binary file or a file with no line ends
+_WIDE_BOMS = (b"\xff\xfe", b"\xfe\xff")
 
 
 @dataclass(frozen=True)
@@ -39,11 +43,12 @@ def delimited_header(path: Path, dialect: Dialect) -> list[str]:
     return [name.strip() for name in first]
 
 
-def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally) -> Iterator[Row]:
+def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
     """Rows of a CSV or TSV file; lines with too few or too many fields are set aside in the tally."""
     header = delimited_header(path, dialect)
     columns.check(path, header, delimiter_hint(header, dialect))
-    text, pair, label, where = (None if c is None else header.index(c) for c in _places(columns))
+    places = [None if name is None else header.index(name) for name in (columns.text, columns.pair, columns.label)]
+    where = header.index(columns.where[0]) if columns.where else None
     number, has_header = -1, dialect.header is None
     for line, fields in _records(path, dialect, tally):
         if fields == []:
@@ -58,16 +63,7 @@ def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally)
             continue
         if where is not None and fields[where] != columns.where[1]:
             continue
-        yield Row(
-            number,
-            as_text(fields[text], columns.text, line, tally),
-            None if pair is None else as_text(fields[pair], columns.pair, line, tally),
-            None if label is None else as_label(fields[label], columns.label, line, tally),
-        )
-
-
-def _places(columns: Columns) -> tuple[str | None, ...]:
-    return columns.text, columns.pair, columns.label, columns.where[0] if columns.where else None
+        yield as_row(number, [None if i is None else fields[i] for i in places], columns, line, tally)
 
 
 _BROKEN = ["quotes that do not match"]  # stands, by identity, for the fields of a record that cannot be parsed
@@ -122,7 +118,7 @@ def jsonl_header(path: Path) -> list[str]:
     raise EbmcalError(f"{path} is empty; one JSON object a line was expected.")
 
 
-def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[Row]:
+def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
     """Rows of a JSON-lines file; an object without the text (or pair) key is set aside in the tally."""
     columns.check(path, jsonl_header(path))
     for number, (line, value) in enumerate(_objects(path, tally)):
@@ -131,12 +127,8 @@ def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[Row]:
             continue
         if columns.where and str(value.get(columns.where[0])) != columns.where[1]:
             continue
-        yield Row(
-            number,
-            as_text(value[columns.text], columns.text, line, tally),
-            as_text(value[columns.pair], columns.pair, line, tally) if columns.pair else None,
-            as_label(value.get(columns.label), columns.label, line, tally) if columns.label else None,
-        )
+        values = [value.get(name) for name in (columns.text, columns.pair, columns.label)]
+        yield as_row(number, values, columns, line, tally)
 
 
 def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict]]:
@@ -151,3 +143,35 @@ def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict]]:
         if not isinstance(value, dict):
             raise EbmcalError(f"{path}, line {line} is a JSON {type(value).__name__}, not an object with named fields.")
         yield line, value
+
+
+def text_lines(path: Path, tally: Tally) -> Iterator[str]:
+    """The lines of a file with their endings; bytes that are not UTF-8 arrive as lone surrogates."""
+    try:
+        with open(path, "rb") as raw:
+            _refuse_other_encodings(path, raw.peek(4096)[:4096])
+            # utf-8-sig drops a BOM; newline="" ends a line at \n, \r\n or \r and leaves the ending in place
+            handle = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            yield from _bounded(path, handle, tally)
+    except OSError as error:
+        raise EbmcalError(f"Could not read {path}: {error.strerror or error}.") from error
+
+
+def _bounded(path: Path, handle: io.TextIOWrapper, tally: Tally) -> Iterator[str]:
+    number = 0
+    while line := handle.readline(MAX_LINE):
+        number += 1
+        if len(line) >= MAX_LINE:
+            raise EbmcalError(f"{path}, line {number} is longer than {MAX_LINE:,} characters: not a text table.")
+        if "\0" in line:  # the csv module of Python 3.10 cannot take them
+            tally.add("cleaned", "NUL characters turned to spaces", number)
+            line = line.replace("\0", " ")
+        yield line
+
+
+def _refuse_other_encodings(path: Path, head: bytes) -> None:
+    if head.startswith(_WIDE_BOMS) or head.count(0) > len(head) // 4:
+        raise EbmcalError(
+            f"{path} is not UTF-8 text (it looks like UTF-16 or a binary file). Save it as UTF-8, "
+            f"for example: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
+        )

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ebmcal.data.files import PartFiles
-from ebmcal.data.rows import Columns
+from ebmcal.data.parts import PartFiles
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.atomic import read_json
 from ebmcal.tasks import Task

@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ebmcal.data.files import PartFiles
 from ebmcal.data.folders import hub_columns
+from ebmcal.data.parts import PartFiles
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.tasks import Task
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ebmcal.data.rows import Columns
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.atomic import writing
 

@@ -7,14 +7,13 @@ from pathlib import Path
 import numpy as np
 
 from ebmcal.data.audit import audit_split
-from ebmcal.data.files import PartFiles, check_file, format_of
 from ebmcal.data.labels import check_seen, class_map, classes_of, infer_names
-from ebmcal.data.rows import Columns
-from ebmcal.data.sources import DataSource, Plan, plan_data
+from ebmcal.data.parts import PartFiles, check_file, format_of
+from ebmcal.data.sources import DataSource, ResolvedSource, resolve_source
 from ebmcal.data.splits import halves, stratified_split, stratified_subset
 from ebmcal.data.store import StoredPart, store_part
-from ebmcal.data.tally import FIRST
 from ebmcal.data.texts import Texts
+from ebmcal.data.values import FIRST, Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.checksums import fingerprint
 
@@ -48,16 +47,16 @@ def load_data(source: DataSource, cache_dir: Path, say: Callable[[str], None] = 
     >>> data.label_names, {name: len(split) for name, split in data.splits.items()}
     (('bad', 'good'), {'train': 48, 'calibration': 6, 'test': 6})
     """
-    plan = plan_data(source)
-    stored = {part: store_part(files, cache_dir, say) for part, files in plan.parts.items()}
-    names, labelled = _labelled(plan, stored)
+    resolved = resolve_source(source)
+    stored = {part: store_part(files, cache_dir, say) for part, files in resolved.parts.items()}
+    names, labelled = _labelled(resolved, stored)
     splits = _splits(labelled, source.split_seed)
-    _check_splits(splits, names, plan.parts["train"].paths[0])
+    _check_splits(splits, names, resolved.parts["train"].paths[0])
     splits = {name: _limited(name, split, source) for name, split in splits.items()}
     audit = {"files": _file_records(stored, labelled)}
     del stored, labelled  # their arrays are as large as those of the splits, and the audit sorts
     audit["splits"] = _split_records(splits, names)
-    return TaskData(plan.name, plan.metric, names, splits["train"].is_pair, splits, audit)
+    return TaskData(resolved.name, resolved.metric, names, splits["train"].is_pair, splits, audit)
 
 
 def load_texts(
@@ -84,23 +83,23 @@ def load_texts(
     return Texts.of(stored, text_pair_column is not None, classes)
 
 
-def _labelled(plan: Plan, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
+def _labelled(resolved: ResolvedSource, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
     """Class names, and each part without the rows that have no label."""
     for part, kept in stored.items():
-        _check_rows(kept, f"the {part} file {plan.parts[part].paths[0]}")
-    names = plan.label_names or infer_names(stored["train"].label_values, plan.parts["train"].paths[0])
-    mapping = class_map(names, by_number=plan.label_names is not None)
+        _check_rows(kept, f"the {part} file {resolved.parts[part].paths[0]}")
+    names = resolved.label_names or infer_names(stored["train"].label_values, resolved.parts["train"].paths[0])
+    mapping = class_map(names, by_number=resolved.label_names is not None)
     labelled = {}
     for part, kept in stored.items():
-        who = f"{plan.name} does not have" if part == "train" else "training never saw"
-        file = f"the {part} file {plan.parts[part].paths[0]}"
+        who = f"{resolved.name} does not have" if part == "train" else "training never saw"
+        file = f"the {part} file {resolved.parts[part].paths[0]}"
         classes = classes_of(kept, mapping, f"T{file[1:]}", who)
-        texts = Texts.of(kept, plan.parts[part].columns.pair is not None, classes)
+        texts = Texts.of(kept, resolved.parts[part].columns.pair is not None, classes)
         labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
         if len(labelled[part]) == 0:
-            raise EbmcalError(f"No row of {file} has a label in column {plan.parts[part].columns.label!r}.")
+            raise EbmcalError(f"No row of {file} has a label in column {resolved.parts[part].columns.label!r}.")
         if part == "train":
-            _check_two_classes(labelled[part], names, file, plan.parts[part].columns.label)
+            _check_two_classes(labelled[part], names, file, resolved.parts[part].columns.label)
     return names, labelled
 
 

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebmcal.data.rows import Columns, Row
-from ebmcal.data.tally import Tally
+from ebmcal.data import columnar, delimited
+from ebmcal.data.values import Columns, SourceRow, Tally
 from ebmcal.errors import EbmcalError
 
 SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
@@ -31,7 +31,7 @@ class PartFiles:
             header = self._header(path)
             self.columns.check(path, header, self._hint(header))
 
-    def rows(self, tally: Tally) -> Iterator[Row]:
+    def rows(self, tally: Tally) -> Iterator[SourceRow]:
         """All rows, numbered through from 0 across the files."""
         start = 0
         for path in self.paths:
@@ -44,34 +44,26 @@ class PartFiles:
                 raise error if str(path) in str(error) else EbmcalError(f"{path}: {error}") from error
             start += last + 1
 
-    def _read(self, path: Path, tally: Tally) -> Iterator[Row]:
-        from ebmcal.data import columnar, reading
-
+    def _read(self, path: Path, tally: Tally) -> Iterator[SourceRow]:
         if self.format == "jsonl":
-            return reading.read_jsonl(path, self.columns, tally)
+            return delimited.read_jsonl(path, self.columns, tally)
         if self.format in ("parquet", "arrow"):
             return columnar.read_columnar(path, self.format, self.columns, tally)
-        return reading.read_delimited(path, self._dialect(), self.columns, tally)
+        return delimited.read_delimited(path, self._dialect(), self.columns, tally)
 
     def _header(self, path: Path) -> list[str]:
-        from ebmcal.data import columnar, reading
-
         if self.format == "jsonl":
-            return reading.jsonl_header(path)
+            return delimited.jsonl_header(path)
         if self.format in ("parquet", "arrow"):
             return columnar.columnar_header(path, self.format)
-        return reading.delimited_header(path, self._dialect())
+        return delimited.delimited_header(path, self._dialect())
 
     def _hint(self, header: list[str]) -> str:
-        from ebmcal.data import reading
+        return delimited.delimiter_hint(header, self._dialect()) if self.format in ("csv", "tsv", "glue") else ""
 
-        return reading.delimiter_hint(header, self._dialect()) if self.format in ("csv", "tsv", "glue") else ""
-
-    def _dialect(self):
-        from ebmcal.data import reading
-
-        known = {"csv": reading.CSV, "tsv": reading.TSV, "glue": reading.GLUE_TSV}[self.format]
-        return reading.Dialect(known.delimiter, known.quoted, self.header)
+    def _dialect(self) -> delimited.Dialect:
+        known = {"csv": delimited.CSV, "tsv": delimited.TSV, "glue": delimited.GLUE_TSV}[self.format]
+        return delimited.Dialect(known.delimiter, known.quoted, self.header)
 
     @property
     def unit(self) -> str:

@@ -6,9 +6,11 @@ Everything that can be wrong with the request is found here, before anything is 
 from dataclasses import dataclass
 from pathlib import Path
 
-from ebmcal.data.files import PartFiles, check_file, format_of
+from ebmcal.data.builtin import rotten_tomatoes
 from ebmcal.data.folders import find_parts
-from ebmcal.data.rows import Columns
+from ebmcal.data.hub import hub_parts
+from ebmcal.data.parts import PartFiles, check_file, format_of
+from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.tasks import Task, find_task
 
@@ -41,7 +43,7 @@ class DataSource:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ResolvedSource:
     """Files for each part. `parts` has train and, with the published rule, dev (cut in two), else calibration, test."""
 
     name: str
@@ -50,7 +52,7 @@ class Plan:
     parts: dict[str, PartFiles]
 
 
-def plan_data(source: DataSource) -> Plan:
+def resolve_source(source: DataSource) -> ResolvedSource:
     """Resolve and check a `DataSource`; opens files only to look at their headers."""
     _check_request(source)
     task = find_task(source.task) if source.task else None
@@ -58,8 +60,8 @@ def plan_data(source: DataSource) -> Plan:
     for part in parts.values():
         part.check()
     if task is None:
-        return Plan(_own_name(source.train), "accuracy", None, parts)
-    return Plan(task.name, task.metric, task.label_names, parts)
+        return ResolvedSource(_own_name(source.train), "accuracy", None, parts)
+    return ResolvedSource(task.name, task.metric, task.label_names, parts)
 
 
 def _own_name(train: Path) -> str:
@@ -111,14 +113,10 @@ def _given_columns(source: DataSource, task: Task | None) -> tuple[str | None, s
 def _task_parts(source: DataSource, task: Task) -> dict[str, PartFiles]:
     given = _given_columns(source, task)
     if source.hub:
-        from ebmcal.data.hub import hub_parts
-
         return hub_parts(task, given)
     if source.data_dir is not None:
         return find_parts(task, source.data_dir, given)
     if task.folder is None:
-        from ebmcal.data.movie_reviews import rotten_tomatoes
-
         return {"train": rotten_tomatoes(given)}
     raise EbmcalError(
         f"Where is {task.name}? Give data_dir, a folder in the GLUE layout (with {task.folder}/{task.files['train']}), "

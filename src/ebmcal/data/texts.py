@@ -6,8 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ebmcal.data.mapped import MappedFile
-from ebmcal.data.store import StoredPart
+from ebmcal.data.store import MappedFile, StoredPart
 
 TextRow = tuple[str, str | None]
 
