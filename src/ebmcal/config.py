@@ -1,9 +1,9 @@
 """`RunConfig`: everything `ebmcal run` depends on, from YAML and flags; every mistake is reported at once.
 
-`None` means "decide for me": `resolve` fills in the published settings of a task when the run is the published one, and
-settings that do not ruin accuracy on small data and in short runs otherwise. The resolved config is what a run records.
+`None` means "decide for me": `ebmcal.recipe` fills it in. The resolved config is what a run records.
 """
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,13 +11,12 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.tasks import Task, TrainingDefaults, find_task
+from ebmcal.tasks import find_task
 
-#: What `hidden` and `sharp-hidden` were balanced for on small data: the noise terms weigh K times the energy weight.
-SHORT_RUN_NOISE_WEIGHT = 0.8
-
-#: A small LM fills gaps less well, so it is given fewer: noise that is too easy to tell from data teaches little.
-TINY_MASK_RATIO = 0.2
+#: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
+METHOD_NAMES = ("baseline", "poscal", "poscal-kl", "scalar", "hidden", "sharp-hidden")
+MODE_NAMES = ("infill", "gaps", "plain", "half")
+ONLINE_SOURCES = ("splice", "far")
 
 Names = list[str]
 
@@ -56,8 +55,11 @@ class RunConfig(BaseModel):
     poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 
-    noise_lm: str = _option("gpt2", "Hub name, local folder, `smollm2` (built in) or `tiny`.", NOISE)
-    noise_mode: str | None = _option(None, "infill (the paper's), gaps, plain or half.", NOISE)
+    noise: str | None = _option(
+        None, "Sources with shares: splice, far, infill:gpt2, 'splice 0.8, far 0.2', far:FILE 0.1.", NOISE
+    )
+    noise_lm: str | None = _option(None, "Older form of --noise: infill:NAME.", NOISE)
+    noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)
     noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
     top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1)
@@ -111,48 +113,82 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
         problems = _explain(error)
         wrong = {item["loc"][0] for item in error.errors()}
         config = RunConfig(**{k: v for k, v in values.items() if k not in wrong})
+    config = _with_noise(config, problems)
     problems += _problems(config)
     if problems:
         raise EbmcalError(_listing(problems))
     return config
 
 
-def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
-    """Fill in what was left open, from the task and the size of the data and the encoder."""
-    task = find_task(config.task) if config.task else None
-    published = _published(config, task)
-    tiny = config.noise_lm == "tiny"
-    batch = config.batch_size or (published.batch_size if published else 32 if n_train >= 2000 else 16)
-    if n_train < batch:
-        raise EbmcalError(
-            f"There are {n_train} training rows and a batch has {batch}: take --batch-size {n_train} or less."
-        )
-    steps = config.steps or (published.steps if published and not config.epochs else None)
-    steps = steps or max(1, round((config.epochs or 4) * n_train / batch))
-    ratio = config.noise_ratio or (published.noise_ratio if published else 2)
-    lm_batch = config.noise_lm_batch_size or (32 if tiny else 8)
-    lm_epochs = published.noise_lm_epochs if published else 4
-    return config.model_copy(
-        update={
-            "batch_size": batch,
-            "steps": steps,
-            "epochs": None,
-            "learning_rate": config.learning_rate
-            or (published or _SHORT).learning_rate * (1 if hidden_size >= 512 else 2.5),
-            "warmup_steps": _first(
-                config.warmup_steps, published.warmup_steps if published else None, round(0.06 * steps)
-            ),
-            "noise_ratio": ratio,
-            "mask_ratio": config.mask_ratio or (TINY_MASK_RATIO if tiny else 0.4),
-            "energy_weight": config.energy_weight or (1.0 if published else SHORT_RUN_NOISE_WEIGHT / ratio),
-            "noise_mode": config.noise_mode or ("gaps" if tiny else "infill"),
-            "noise_lm_batch_size": lm_batch,
-            "noise_lm_steps": config.noise_lm_steps or (400 if tiny else max(1, round(lm_epochs * n_train / lm_batch))),
-            "noise_lm_learning_rate": config.noise_lm_learning_rate or (2e-3 if tiny else 5e-6 if published else 1e-4),
-            "eval_steps": config.eval_steps or (500 if published else max(1, steps // 8)),
-            "save_steps": config.save_steps or max(1, min(500, steps // 4)),
-        }
-    )
+def _with_noise(config: RunConfig, problems: list[str]) -> RunConfig:
+    """The older settings of the noise as `noise`."""
+    if config.noise_lm is None and config.noise_mode is None:
+        return config
+    if config.noise:
+        problems.append(f"noise ({config.noise}) says what noise-lm and noise-mode say; leave those out.")
+    elif config.noise_lm is None:
+        problems.append(f"noise-mode {config.noise_mode} needs a language model: --noise {config.noise_mode}:gpt2.")
+    noise = config.noise or f"{config.noise_mode or 'infill'}:{config.noise_lm or 'gpt2'}"
+    return config.model_copy(update={"noise": noise, "noise_lm": None, "noise_mode": None})
+
+
+@dataclass(frozen=True)
+class NoisePart:
+    """A source of noise, the language model or file it takes, and its share of the noise."""
+
+    source: str
+    of: str | None
+    share: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.source}:{self.of}" if self.of else self.source
+
+    @property
+    def is_online(self) -> bool:
+        """Whether its texts are written as they are needed; the others are made first and kept in a store."""
+        return self.source in ONLINE_SOURCES
+
+
+def parse_noise(text: str) -> tuple[NoisePart, ...]:
+    """The sources that a `noise` setting names; shares that are not given divide what is left, all add up to 1.
+
+    >>> [(part.name, part.share) for part in parse_noise("splice 0.8, infill:gpt2")]
+    [('splice', 0.8), ('infill:gpt2', 0.2)]
+    """
+    entries = [_noise_entry(entry) for entry in text.split(",") if entry.strip()]
+    if not entries:
+        raise EbmcalError(f"noise names no source; it takes {', '.join((*ONLINE_SOURCES, *MODE_NAMES))}.")
+    given = sum(share for _, _, share in entries if share)
+    open_ = sum(share is None for _, _, share in entries)
+    if given > 1 + 1e-9 or (open_ and given >= 1) or (not open_ and abs(given - 1) > 1e-9):
+        raise EbmcalError(f"The shares of noise {text!r} must add up to 1 and leave every source something.")
+    rest = (1 - given) / max(1, open_)
+    parts = tuple(NoisePart(source, of, round(rest if share is None else share, 9)) for source, of, share in entries)
+    if len({part.name for part in parts}) < len(parts):
+        raise EbmcalError(f"noise {text!r} names a source twice; give each once, with its share.")
+    return parts
+
+
+def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
+    name, space, last = text.strip().rpartition(" ")
+    try:
+        share = float(last) if space else None
+    except ValueError:
+        share = None
+    if share is None:
+        name = text.strip()
+    if share is not None and not 0 < share <= 1:
+        raise EbmcalError(f"A share of the noise is above 0 and at most 1; {text.strip()!r} came.")
+    source, _, of = name.strip().partition(":")
+    known = (*ONLINE_SOURCES, *MODE_NAMES)
+    if source not in known:
+        raise unknown_name("noise source", source, known)
+    if source in MODE_NAMES and not of:
+        raise EbmcalError(f"The noise source {source} needs a language model: {source}:gpt2, for example.")
+    if source == "splice" and of:
+        raise EbmcalError(f"The noise source splice is made from the training texts and takes no {of!r}.")
+    return source, of or None, share
 
 
 def save_config(config: RunConfig) -> str:
@@ -171,27 +207,12 @@ def fixed_settings(config: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE | BY_CONTENT}
 
 
-_SHORT = TrainingDefaults(batch_size=32, learning_rate=2e-5, steps=0, warmup_steps=0, noise_lm_epochs=4)
-
-
-def _published(config: RunConfig, task: Task | None) -> TrainingDefaults | None:
-    """The published settings, when the run is on the whole of a published task at its published length."""
-    whole = config.max_train_rows is None and config.steps is None and config.epochs is None
-    return task.published if task and whole and config.train is None else None
-
-
-def _first(*values: int | None) -> int:
-    return next(v for v in values if v is not None)
-
-
 def _problems(config: RunConfig) -> list[str]:
     """What types and ranges cannot say."""
     from ebmcal.calibrators.table import CALIBRATORS
-    from ebmcal.names import METHOD_NAMES, MODE_NAMES
 
     problems = []
     tables = [("method", config.methods, METHOD_NAMES), ("calibrator", config.posthoc, CALIBRATORS)]
-    tables += [("noise mode", [config.noise_mode] if config.noise_mode else [], MODE_NAMES)]
     for kind, names, known in tables:
         problems += [str(unknown_name(kind, n, known)) for n in names if n not in known]
     for name, values in (("methods", config.methods), ("seeds", config.seeds)):
@@ -210,9 +231,9 @@ def _problems(config: RunConfig) -> list[str]:
         problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:
         problems.append("steps and epochs are two ways to say how long to train; give one of them.")
-    if config.task:
+    for check in (lambda: config.task and find_task(config.task), lambda: config.noise and parse_noise(config.noise)):
         try:
-            find_task(config.task)
+            check()
         except EbmcalError as error:
             problems.append(str(error))
     return problems

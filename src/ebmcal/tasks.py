@@ -10,7 +10,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """The published settings of a task (RoBERTa-base, GPT-2, 128 tokens); K = `noise_ratio`, M = `mask_ratio`."""
+    """The published settings of a task (RoBERTa-base, GPT-2, 128 tokens); K = `noise_ratio`."""
 
     batch_size: int
     learning_rate: float
@@ -18,7 +18,6 @@ class TrainingDefaults:
     warmup_steps: int
     noise_lm_epochs: int
     noise_ratio: int = 8
-    mask_ratio: float = 0.4
 
 
 @dataclass(frozen=True)

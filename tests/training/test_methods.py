@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from ebmcal.config import METHOD_NAMES, MODE_NAMES
 from ebmcal.errors import EbmcalError
-from ebmcal.names import METHOD_NAMES, MODE_NAMES
 from ebmcal.noise.masking import MODES
 from ebmcal.training import losses
 from ebmcal.training.energies import ENERGIES

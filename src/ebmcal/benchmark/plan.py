@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.benchmark.entries import EXAMPLE, Mistakes, is_packaged, own_settings
-from ebmcal.config import RunConfig, load_config, read_yaml
+from ebmcal.config import RunConfig, load_config, parse_noise, read_yaml
 from ebmcal.errors import unknown_name
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -147,7 +147,8 @@ def _plain(name: str) -> str:
 
 def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
     """The task with its config resolved, after a look at its models, data and folder."""
-    from ebmcal.pipeline.stages import check_folder, fingerprints_of, prepare
+    from ebmcal.pipeline.ownership import check_folder, fingerprints_of
+    from ebmcal.pipeline.stages import prepare
     from ebmcal.progress import Reporter
 
     task = BenchmarkTask(name, config, {})
@@ -174,6 +175,7 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
 
     looks = [lambda: check_encoder(config.encoder, config.trust_remote_code)]
     if any(find_method(method).uses_noise for method in config.methods):
-        looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
+        models = [part.of for part in parse_noise(config.noise or "splice") if not part.is_online]
+        looks += [partial(check_language_model, name, config.trust_remote_code) for name in models]
     looks.append(lambda: resolve_source(source_of(config)))
     return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]

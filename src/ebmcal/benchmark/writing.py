@@ -39,7 +39,7 @@ def to_document(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> dict[st
 
 
 def _task(outcome: Outcome) -> dict[str, Any]:
-    known = {key: outcome.document.get(key) for key in ("task_metric", "encoder", "noise_lm", "fingerprints")}
+    known = {key: outcome.document.get(key) for key in ("task_metric", "encoder", "noise_source", "fingerprints")}
     return {
         "folder": outcome.task.folder.root.name,
         "error": outcome.error,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebmcal.cli.options import with_config
-from ebmcal.config import RunConfig
+from ebmcal.config import NoisePart, RunConfig, parse_noise
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
@@ -25,8 +25,20 @@ def fit_config(config: RunConfig) -> None:
 
     reporter = Console()
     resolved, data = prepare(config, reporter)
-    folder, card = fit_noise_lm(resolved, data.splits["train"], data.splits["calibration"], reporter)
-    typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
+    for part in _stored_parts(resolved):
+        folder, card = fit_noise_lm(resolved, part, data.splits["train"], data.splits["calibration"], reporter)
+        typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
+
+
+def _stored_parts(config: RunConfig) -> list[NoisePart]:
+    """The sources that have a language model; an error where there is none."""
+    parts = [part for part in parse_noise(config.noise) if not part.is_online]
+    if not parts:
+        raise EbmcalError(
+            f"The noise {config.noise!r} is written while a model trains: there is nothing to make first. "
+            "A source with a language model is, for example, --noise infill:gpt2."
+        )
+    return parts
 
 
 def sample_config(
@@ -43,10 +55,13 @@ def sample_config(
 
     reporter = Console()
     resolved, data = prepare(config, reporter)
-    train = data.splits["train"]
-    lm_folder, card = fit_noise_lm(resolved, train, data.splits["calibration"], reporter)
-    filled = fill_noise_store(resolved, train, lm_folder, card, reporter, count=count, folder=store, engine=chosen)
-    typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
+    train, parts = data.splits["train"], _stored_parts(resolved)
+    if store and len(parts) > 1:
+        raise EbmcalError(f"--store takes the texts of one source; noise names {', '.join(p.name for p in parts)}.")
+    for part in parts:
+        lm, card = fit_noise_lm(resolved, part, train, data.splits["calibration"], reporter)
+        filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=count, folder=store, engine=chosen)
+        typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
 
 
 def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":

@@ -97,7 +97,7 @@ def _write_flat(folder: Path, rows: Iterable[Row], tokenizer: Any, max_length: i
     n_truncated = 0
     with open(folder / "ids", "wb") as ids_file, open(folder / "types", "wb") as types_file:
         for chunk in _chunks(rows):
-            for ids, types, truncated in _encode(chunk, tokenizer, max_length):
+            for ids, types, truncated in encode(chunk, tokenizer, max_length):
                 ids_file.write(np.asarray(ids, dtype=np.int32).tobytes())
                 types_file.write(np.asarray(types, dtype=np.uint8).tobytes())
                 lengths.append(len(ids))
@@ -105,7 +105,10 @@ def _write_flat(folder: Path, rows: Iterable[Row], tokenizer: Any, max_length: i
     return lengths, n_truncated
 
 
-def _encode(chunk: list[Row], tokenizer: Any, max_length: int) -> Iterator[tuple[Sequence[int], Sequence[int], bool]]:
+def encode(
+    chunk: Sequence[Row], tokenizer: Any, max_length: int
+) -> Iterator[tuple[Sequence[int], Sequence[int], bool]]:
+    """Token ids and segment numbers of rows that are all pairs or all single, and whether each was cut."""
     firsts = [text for text, _ in chunk]
     seconds = [pair or "" for _, pair in chunk] if chunk[0][1] is not None else None
     encoded = tokenizer(

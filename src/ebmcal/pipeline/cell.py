@@ -24,13 +24,14 @@ from ebmcal.models.loading import load_encoder, load_tokenizer, quiet
 from ebmcal.models.scoring import predict, score
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
+from ebmcal.pipeline.run_noise import Noise
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, write_text
 from ebmcal.storage.checksums import checksum
 from ebmcal.storage.sealing import SEAL, damage, is_whole, reseal, writing_folder
 from ebmcal.training.methods import Method, Settings, find_method
-from ebmcal.training.plan import Collator, TrainingPlan
+from ebmcal.training.plan import Collator, TrainingPlan, plan_of
 from ebmcal.training.processes import is_main_process
 from ebmcal.training.running import gathered_weights, sharding, training_arguments
 from ebmcal.training.running import run as train_to_the_end
@@ -50,8 +51,7 @@ class CellWork:
     config: RunConfig
     data: TaskData
     tables: dict[str, TokenTable]
-    noise: TokenTable | None
-    shown_noise: list[dict[str, Any]]
+    noise: Noise | None
     extra: dict[str, Texts]
 
 
@@ -109,7 +109,7 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
         reporter.say(f"{encoder.config.model_type}: cannot run without padding here; uses length-sorted batches")
     trainer = _trainer(folder, cell, model, method, work)
     train_to_the_end(trainer, cell.name, reporter)
-    facts, weights = _facts(trainer, time.monotonic() - start), gathered_weights(trainer)
+    facts, weights = _facts(trainer, work, time.monotonic() - start), gathered_weights(trainer)
     if trainer.is_world_process_zero():
         _save(folder, cell, model, weights, trainer, facts, work, reporter)
     trainer.accelerator.wait_for_everyone()
@@ -117,7 +117,7 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
 
 def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Method, work: CellWork) -> JointTrainer:
     config = work.config
-    noise = work.noise if method.uses_noise else None
+    noise = work.noise.supply(cell.seed) if method.uses_noise else None
     args = training_arguments(
         folder.checkpoints(cell),
         n_steps=config.steps,
@@ -140,21 +140,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
         evaluation=_watch(work),
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         args=args,
-        train_dataset=training_plan(config, len(labels), len(noise) if noise else 0, cell.seed),
-    )
-
-
-def training_plan(config: RunConfig, n_rows: int, n_noise: int, seed: int) -> TrainingPlan:
-    """The plan of a training by a resolved config."""
-    return TrainingPlan(
-        n_rows=n_rows,
-        n_noise=n_noise,
-        n_steps=config.steps,
-        batch_size=config.batch_size,
-        noise_ratio=config.noise_ratio,
-        seed=seed,
-        noise_start=config.noise_start,
-        noise_every=config.noise_every,
+        train_dataset=plan_of(config, len(labels), cell.seed, with_noise=method.uses_noise),
     )
 
 
@@ -172,18 +158,26 @@ def _watch(work: CellWork) -> Any:
     return evaluate
 
 
-def _facts(trainer: JointTrainer, seconds: float) -> dict[str, Any]:
+def _facts(trainer: JointTrainer, work: CellWork, seconds: float) -> dict[str, Any]:
     plan: TrainingPlan = trainer.train_dataset
-    lines = [line for line in trainer.state.log_history if "noise_accuracy" in line]
-    last = [line["noise_accuracy"] for line in lines[-max(1, len(lines) // 10) :]]
-    return {
+    facts = {
         "steps": plan.n_steps,
         "seconds": round(seconds, 1),
-        "noise_texts_used": plan.n_noise_draws if trainer.method.uses_noise else 0,
-        "noise_rounds": round(plan.noise_rounds, 3) if trainer.method.uses_noise else 0,
-        "told_apart_at_the_end": round(float(np.mean(last)), 4) if last else None,
+        "noise_texts_used": plan.n_noise_draws,
+        "noise_rounds": round(work.noise.rounds(plan.n_noise_draws), 3) if trainer.method.uses_noise else 0,
+        "told_apart_at_the_end": _at_the_end(trainer, "noise_accuracy"),
         "precision": "bf16" if trainer.args.bf16 else "fp32",
     }
+    if trainer.method.uses_noise:
+        names = [part.name for part in work.noise.parts]
+        facts["told_apart_by_source"] = {name: _at_the_end(trainer, f"noise_accuracy_{name}") for name in names}
+    return facts
+
+
+def _at_the_end(trainer: JointTrainer, name: str) -> float | None:
+    """The mean of a logged figure over the last tenth of the training."""
+    values = [line[name] for line in trainer.state.log_history if name in line]
+    return round(float(np.mean(values[-max(1, len(values) // 10) :])), 4) if values else None
 
 
 def _save(
@@ -218,7 +212,7 @@ def _save(
 
 def _wanted_splits(work: CellWork) -> list[str]:
     others = [f"ood_{name}" for name in work.extra]
-    return [*work.data.splits, *(["noise"] if work.shown_noise else []), *others]
+    return [*work.data.splits, *(["noise"] if work.noise else []), *others]
 
 
 def _predict_split(
@@ -241,9 +235,9 @@ def _inputs(
 ) -> tuple[TokenTable, Any, np.ndarray, Sequence[Any], list[Any]]:
     """Tokens and which of them, labels, ids and texts of a split."""
     if split == "noise":
-        texts = [(row["text"], row["text_pair"]) for row in work.shown_noise]
-        chosen = np.arange(len(texts))  # the first texts of the noise
-        return work.noise, chosen, np.full(len(texts), -1), chosen, texts
+        held_out = work.noise.held_out
+        n = len(held_out.texts)
+        return held_out.table, np.arange(n), np.full(n, -1), held_out.ids, held_out.texts
     rows = work.data.splits[split] if split in work.data.splits else work.extra[split.removeprefix("ood_")]
     table = work.tables[split] if split in work.tables else tokens_of(rows, work.config, reporter)
     chosen = _train_rows(work) if split == "train" else np.arange(len(rows))

@@ -1,73 +1,220 @@
-"""The noise of a run: the noise LM, the store it fills and the tokens of its texts, made or found in the cache.
+"""The noise of a run: the supplies that its trainings draw from, and held-out noise that every model is also run on.
 
-Between `pipeline`, which asks for noise, and `noise_fit` and `noise_sampling`, which make it.
+Sources that are online need nothing; the others have their language model and their store made or found in the cache.
+Between `stages`, which asks for noise, and `ebmcal.noise`, which makes it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ebmcal.config import RunConfig
-from ebmcal.data import Texts
+from ebmcal.config import NoisePart, RunConfig, parse_noise
+from ebmcal.data import TaskData, Texts, load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.models.tokens import TokenTable
+from ebmcal.models.loading import check_language_model, load_tokenizer
+from ebmcal.models.tokens import TokenTable, encode
 from ebmcal.noise.filling import Engine, fill, here
 from ebmcal.noise.fitting import NoiseLmSettings, fit
+from ebmcal.noise.hardness import describe
 from ebmcal.noise.lm import CARD
+from ebmcal.noise.masking import find_mode
+from ebmcal.noise.sources import Far, OnlineSource, Others, Row, Splice
 from ebmcal.noise.store import MANIFEST, NoiseSettings, NoiseStore
+from ebmcal.noise.supply import Fresh, Mixture, Stored
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from
-from ebmcal.pipeline.cell import training_plan
 from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.sealing import damage
+from ebmcal.training.plan import NoiseSupply, Tokens, plan_of
 from ebmcal.training.processes import n_processes
 
-#: Noise texts that every model is also run on, for the energy histograms.
-SHOWN_NOISE = 500
+#: Noise texts that every model is also run on; no training sees them.
+HELD_OUT = 500
+
+#: Examples that a run folder shows.
+EXAMPLES = 20
+
+
+@dataclass(frozen=True)
+class HeldOut:
+    """Noise that no training sees: made from test texts, or the last texts of a store."""
+
+    texts: list[Row]
+    ids: list[str]  # source-number
+    table: TokenTable
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source of a run, ready: `online` writes texts as they are asked for, `store` holds them."""
+
+    part: NoisePart
+    online: OnlineSource | None = None
+    store: NoiseStore | None = None
+    card: dict[str, Any] | None = None
+    table: TokenTable | None = None  # the texts of the store that trainings draw
+
+    def supply(self, texts: Texts, encode_rows: Any, seed: int) -> NoiseSupply:
+        if self.online is not None:
+            return Fresh(self.part.name, self.online, texts, encode_rows, seed)
+        return Stored(self.part.name, self.table, seed)
 
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a run: the first `n_texts` of a store, and the same as tokens of the encoder."""
+    """The noise of a run."""
 
-    store: NoiseStore
-    card: dict[str, Any]
-    n_texts: int
-    table: TokenTable
+    config: RunConfig
+    train: Texts
+    sources: tuple[Source, ...]
+    held_out: HeldOut
+    examples: list[dict[str, Any]]
+    facts: dict[str, Any]
+
+    @property
+    def parts(self) -> list[NoisePart]:
+        return [source.part for source in self.sources]
+
+    def supply(self, seed: int) -> NoiseSupply:
+        """What a training with this seed draws from."""
+        encode_rows = partial(_encode, self.config, load_tokenizer(self.config.encoder, self.config.trust_remote_code))
+        supplies = [source.supply(self.train, encode_rows, seed) for source in self.sources]
+        return supplies[0] if len(supplies) == 1 else Mixture(supplies, [part.share for part in self.parts])
+
+    def rounds(self, n_draws: int) -> float:
+        """How often a training comes round the same noise text; at most 1 means never."""
+        stored = [n_draws * s.part.share / len(s.table) for s in self.sources if s.table is not None]
+        return max(stored, default=min(1.0, n_draws))
 
 
-def make_noise(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> Noise:
-    """The noise LM, the noise it writes, and its tokens: made, or found in the cache."""
+def check_noise(config: RunConfig, data: TaskData) -> None:
+    """Refuse, before any work, sources that cannot be had or do not fit the data."""
+    for part in parse_noise(config.noise):
+        if part.source == "far" and part.of:
+            _others(config, part, data.is_pair)
+        if part.is_online:
+            continue
+        check_language_model(part.of, config.trust_remote_code)
+        if find_mode(part.source).pairs_only and not data.is_pair:
+            raise EbmcalError(
+                f"The noise source {part.source!r} rewrites one sentence of a pair; this task has single texts."
+            )
+
+
+def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
+    """Everything that the trainings of a run need to draw noise: made, or found in the cache."""
+    train = data.splits["train"]
+    parts = parse_noise(config.noise)
     if n_processes() > 1:
-        _require_made(config, train)
-    lm_folder, card = fit_noise_lm(config, train, held_out, reporter)
-    store = fill_noise_store(config, train, lm_folder, card, reporter)
-    wanted = noise_wanted(config, len(train))
+        for part in parts:
+            _require_made(config, part, train)
+    sources = tuple(_prepare(config, part, data, reporter) for part in parts)
+    held_out = _held_out(config, sources, data, reporter)
+    examples = [row for source in sources for row in _examples(source, train)]
+    facts = {"sources": {s.part.name: _facts(s, held_out, data) for s in sources}}
+    return Noise(config, train, sources, held_out, examples, facts)
+
+
+def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
+    if part.source == "splice":
+        return Source(part, online=Splice())
+    if part.source == "far":
+        return Source(part, online=_others(config, part, data.is_pair) if part.of else Far())
+    train = data.splits["train"]
+    lm_folder, card = fit_noise_lm(config, part, train, data.splits["calibration"], reporter)
+    wanted = noise_wanted(config, part, len(train))
+    store = fill_noise_store(config, part, train, lm_folder, card, reporter, count=wanted + HELD_OUT)
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
-    return Noise(store, card, wanted, tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter))
+    table = tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter)
+    return Source(part, store=store, card=card, table=table)
 
 
-def fit_noise_lm(config: RunConfig, train: Texts, held_out: Texts, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
-    """The folder and the card of the noise LM of a resolved config."""
-    settings = lm_settings(config)
+def _others(config: RunConfig, part: NoisePart, is_pair: bool) -> Others:
+    return Others(load_texts(Path(part.of), cache_of(config)))
+
+
+def _encode(config: RunConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
+    return [
+        (np.asarray(ids, dtype=np.int32), np.asarray(types, dtype=np.uint8))
+        for ids, types, _ in encode(rows, tokenizer, config.max_length)
+    ]
+
+
+def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, reporter: Reporter) -> HeldOut:
+    """Noise in the shares of the sources, from texts or draws that no training has."""
+    texts, ids = [], []
+    for source in sources:
+        n = max(1, round(HELD_OUT * source.part.share))
+        rows = _unseen(source, data, n, config.noise_seed)
+        texts += rows
+        ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
+    keys = [source.store.key if source.store else source.part.name for source in sources]
+    key = fingerprint("held-out noise", keys, data.fingerprint, config.noise_seed, len(texts))
+    return HeldOut(texts, ids, tokens_from(texts, key, config, reporter))
+
+
+def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
+    if source.online is not None:
+        rngs = (np.random.default_rng([seed, 23, i]) for i in range(n))
+        return [source.online.write(data.splits["test"], rng) for rng in rngs]
+    rows = list(source.store.rows(len(source.table) + n))
+    return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
+
+
+def _facts(source: Source, held_out: HeldOut, data: TaskData) -> dict[str, Any]:
+    """What a reader should know of a source."""
+    noise = [t for t, i in zip(held_out.texts, held_out.ids, strict=True) if i.rpartition("-")[0] == source.part.name]
+    facts = {"share": source.part.share, "online": source.online is not None}
+    facts |= describe(noise, data.splits["train"])
+    if source.store is not None:
+        facts |= {
+            "n_samples": len(source.table),
+            "thrown_away": source.store.thrown_away(),
+            "identical_to_source": source.store.identical_share,
+            "perplexity": source.card["perplexity"],
+            "perplexity_before": source.card["perplexity_before"],
+            "lm_parameters": source.card["n_parameters"],
+            "lm_seconds": source.card["seconds"],
+            "settings": source.store.identity["settings"] | {k: source.card[k] for k in ("mode", "mask_ratio")},
+        }
+    return facts
+
+
+def _examples(source: Source, train: Texts) -> list[dict[str, Any]]:
+    """A few noise texts, beside their sources where they have one."""
+    if source.store is not None:
+        return noise_examples(source.store, train)
+    written = (source.online.write(train, np.random.default_rng([0, 29, i])) for i in range(EXAMPLES))
+    empty = {"source": None, "source_pair": None, "masked": source.part.name, "hidden": []}
+    return [empty | {"noise": text, "noise_pair": pair} for text, pair in written]
+
+
+def fit_noise_lm(
+    config: RunConfig, part: NoisePart, train: Texts, held_out: Texts, reporter: Reporter
+) -> tuple[Path, dict[str, Any]]:
+    """The folder and the card of the noise LM of a source of a resolved config."""
+    settings = lm_settings(config, part)
     folder = cache_of(config) / "noise_lm" / settings.key(train)
     with made_once(folder, "noise LM", reporter):
         return folder, fit(settings, train, held_out, folder, reporter)
 
 
 def fill_noise_store(
-    config: RunConfig, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
+    config: RunConfig, part: NoisePart, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
     *, count: int | None = None, folder: Path | None = None, engine: Engine = here,
 ) -> NoiseStore:  # fmt: skip
-    """The noise store of a resolved config, with as many texts as a training draws, or `count`."""
+    """The noise store of a source, with as many texts as a run takes from it, or `count`."""
     identity = _identity(config, train, card, lm_folder.name)
     folder = folder or _store_folder(config, train, card, lm_folder.name)
     with made_once(folder, "noise", reporter):
         store = NoiseStore.open(folder, identity, reporter.say)
-        fill(store, lm_folder, train, count or noise_wanted(config, len(train)), reporter, engine)
+        wanted = count or noise_wanted(config, part, len(train)) + HELD_OUT
+        fill(store, lm_folder, train, wanted, reporter, engine)
     return store
 
 
@@ -80,31 +227,34 @@ def _store_folder(config: RunConfig, train: Texts, card: dict[str, Any], lm_key:
     return cache_of(config) / "noise" / fingerprint("noise", _identity(config, train, card, lm_key))
 
 
-def _require_made(config: RunConfig, train: Texts) -> None:
+def _require_made(config: RunConfig, part: NoisePart, train: Texts) -> None:
     """Several processes only share a training: one of them making noise for hours would let the others time out."""
-    settings = lm_settings(config)
+    if part.is_online:
+        return
+    settings = lm_settings(config, part)
     card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
-        if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= noise_wanted(config, len(train)):
+        wanted = noise_wanted(config, part, len(train)) + HELD_OUT
+        if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= wanted:
             return
     raise EbmcalError(
-        "The noise is not made yet, and several processes cannot make it together. "
+        f"The noise of {part.name} is not made yet, and several processes cannot make it together. "
         "Make it first, with the same settings: ebmcal noise sample …; then run this command again."
     )
 
 
-def noise_wanted(config: RunConfig, n_train: int) -> int:
-    """Noise texts for one training without a repeat, or the limit that was set."""
-    draws = training_plan(config, n_train, n_noise=1, seed=0).n_noise_draws
-    return min(draws, config.noise_samples or 2_000_000)
+def noise_wanted(config: RunConfig, part: NoisePart, n_train: int) -> int:
+    """Noise texts of a stored source for one training without a repeat, or the limit that was set."""
+    draws = plan_of(config, n_train, seed=0).n_noise_draws
+    return max(1, min(round(draws * part.share), config.noise_samples or 2_000_000))
 
 
-def lm_settings(config: RunConfig) -> NoiseLmSettings:
-    """The part of a resolved config that the noise LM depends on."""
+def lm_settings(config: RunConfig, part: NoisePart) -> NoiseLmSettings:
+    """The part of a resolved config that the noise LM of a source depends on."""
     return NoiseLmSettings(
-        name=config.noise_lm,
-        mode=config.noise_mode,
+        name=part.of,
+        mode=part.source,
         mask_ratio=config.mask_ratio,
         steps=config.noise_lm_steps,
         batch_size=config.noise_lm_batch_size,
@@ -116,21 +266,7 @@ def lm_settings(config: RunConfig) -> NoiseLmSettings:
     )
 
 
-def noise_facts(noise: Noise) -> dict[str, Any]:
-    """What a reader should know of the noise."""
-    return {
-        "n_samples": noise.n_texts,
-        "identical_share": noise.store.identical_share,
-        "thrown_away": noise.store.thrown_away(),
-        "perplexity": noise.card["perplexity"],
-        "perplexity_before": noise.card["perplexity_before"],
-        "lm_parameters": noise.card["n_parameters"],
-        "lm_seconds": noise.card["seconds"],
-        "settings": noise.store.identity["settings"] | {k: noise.card[k] for k in ("mode", "mask_ratio")},
-    }
-
-
-def noise_examples(store: NoiseStore, train: Texts, n: int = 20) -> list[dict[str, Any]]:
+def noise_examples(store: NoiseStore, train: Texts, n: int = EXAMPLES) -> list[dict[str, Any]]:
     """One sample each of the first few sources, beside its source."""
     firsts = {row["source_id"]: row for row in store.rows(8 * n) if row["sample"] == 0}
     chosen = list(firsts.values())[:n]
@@ -142,8 +278,3 @@ def noise_examples(store: NoiseStore, train: Texts, n: int = 20) -> list[dict[st
         }
         for row, (text, pair) in zip(chosen, sources, strict=True)
     ]  # fmt: skip
-
-
-def shown_rows(noise: Noise | None) -> list[dict[str, Any]]:
-    """The noise texts that every model is also run on."""
-    return list(noise.store.rows(min(SHOWN_NOISE, noise.n_texts))) if noise else []

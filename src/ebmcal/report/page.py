@@ -87,7 +87,7 @@ def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tup
     names = ", ".join(dict.fromkeys(subject.method for subject in subjects))
     facts = {
         "Encoder": document.get("encoder"),
-        "Noise language model": document.get("noise_lm"),
+        "Noise": document.get("noise_source", document.get("noise_lm")),
         "Methods" if _seeds(subjects) else "Models": names,
         "Seeds": ", ".join(str(seed) for seed in document.get("seeds") or _seeds(subjects)),
         "Labels": ", ".join(map(str, labels)),

@@ -5,6 +5,7 @@ over the passes. A figure that is not finite, or an energy beyond `ENERGY_LIMIT`
 """
 
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,9 +40,9 @@ class StepTerms:
         return total
 
     def energies(self) -> tuple[Tensor, Tensor]:
-        """The energies of the data texts and of the noise texts."""
+        """The labels and the energies of all texts of the step."""
         labels, energies = (torch.cat(parts) for parts in zip(*self._energies, strict=True))
-        return energies[labels >= 0], energies[labels < 0]
+        return labels, energies
 
 
 class NotingTrainer(Trainer):
@@ -62,17 +63,24 @@ class NotingTrainer(Trainer):
         self._sums[name] += value
         self._counts[name] += 1
 
-    def note_step(self, step: StepTerms) -> None:
-        """The terms of a step, the mean energies of its texts, and how often the energy tells data from noise."""
+    def note_step(self, step: StepTerms, sources: Sequence[str] = ()) -> None:
+        """The terms of a step, the mean energies of its texts, and how often the energy tells data from noise.
+
+        Of several `sources`, noise of source s has label -1 - s and is noted apart as well.
+        """
         for name, value in step.terms.items():
             self.note(name, value)
-        data, noise = step.energies()
-        if (largest := torch.cat([data, noise]).abs().max().item()) > ENERGY_LIMIT:
+        labels, energies = step.energies()
+        if (largest := energies.abs().max().item()) > ENERGY_LIMIT:
             self.diverged("energy", largest)
+        data, noise = energies[labels >= 0], energies[labels < 0]
         self.note("energy_data", data.mean().item())
         if len(noise):
             self.note("energy_noise", noise.mean().item())
             self.note("noise_accuracy", separation(data, noise).item())
+        for number, name in enumerate(sources):
+            if len(noise := energies[labels == -1 - number]):
+                self.note(f"noise_accuracy_{name}", separation(data, noise).item())
 
     def diverged(self, name: str, value: float, step: int | None = None) -> None:
         """Stop before anything of this step, by default the one that is being made, is saved."""

@@ -2,14 +2,17 @@
 
 Position p is a pure function of (seed, p). The run is one pass over the plan in order, so an interrupted run that
 skips what it has done, and several processes that share the batches, see exactly the texts of one uninterrupted
-process, and no noise text is used twice before all have been used once.
+process. What is drawn as noise is the business of a `NoiseSupply`; the plan only numbers the draws.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
 
+from ebmcal.config import RunConfig
 from ebmcal.models.tokens import TokenTable
 
 
@@ -38,35 +41,34 @@ class Shuffled:
 
 @dataclass(frozen=True)
 class Step:
-    """A data text with its noise texts, as positions in their token tables."""
+    """A data text, by its row in its token table, and its noise texts, by the numbers of their draws."""
 
     row: int
     noise: tuple[int, ...]
 
 
 class TrainingPlan(Dataset):
-    """Steps × batch positions; item p is a `Step`.
+    """Steps × batch positions; item p is a `Step`. Draws of noise are numbered 0, 1, … over the whole run.
 
     `noise_start` is the share of the run on cross-entropy alone; afterwards every `noise_every`-th batch has noise.
     """
 
     def __init__(
-        self, *, n_rows: int, n_noise: int, n_steps: int, batch_size: int, noise_ratio: int, seed: int,
+        self, *, n_rows: int, n_steps: int, batch_size: int, noise_ratio: int, seed: int,
         noise_start: float = 0.0, noise_every: int = 1,
     ) -> None:  # fmt: skip
-        self.n_steps, self.batch_size, self.noise_ratio = n_steps, batch_size, noise_ratio if n_noise else 0
+        self.n_steps, self.batch_size, self.noise_ratio = n_steps, batch_size, noise_ratio
         self.first_noisy_step, self.noise_every = round(noise_start * n_steps), noise_every
-        self._rows, self._noise = Shuffled(n_rows, seed), Shuffled(max(n_noise, 1), seed + 1)
+        self._rows = Shuffled(n_rows, seed)
 
     def __len__(self) -> int:
         return self.n_steps * self.batch_size
 
     def __getitem__(self, position: int) -> Step:
         step = position // self.batch_size
+        first = self._first_draw(position)
         noisy = self.noise_ratio and self.has_noise(step)
-        start = self._noise_position(position) if noisy else 0
-        picks = tuple(self._noise[start + k] for k in range(self.noise_ratio)) if noisy else ()
-        return Step(self._rows[position], picks)
+        return Step(self._rows[position], tuple(range(first, first + self.noise_ratio)) if noisy else ())
 
     def has_noise(self, step: int) -> bool:
         return step >= self.first_noisy_step and (step - self.first_noisy_step) % self.noise_every == 0
@@ -77,26 +79,51 @@ class TrainingPlan(Dataset):
         noisy = range(self.first_noisy_step, self.n_steps, self.noise_every)
         return len(noisy) * self.batch_size * self.noise_ratio
 
-    @property
-    def noise_rounds(self) -> float:
-        """How often the run goes round the noise; at most 1 means that no noise text is used twice."""
-        return self.n_noise_draws / self._noise.n
-
-    def _noise_position(self, position: int) -> int:
+    def _first_draw(self, position: int) -> int:
         step, offset = divmod(position, self.batch_size)
         drawn = (step - self.first_noisy_step) // self.noise_every * self.batch_size + offset
         return drawn * self.noise_ratio
 
 
-class Collator:
-    """Steps -> token arrays of data texts, then of noise texts, with labels (-1 for noise)."""
+def plan_of(config: RunConfig, n_rows: int, seed: int, *, with_noise: bool = True) -> TrainingPlan:
+    """The plan of a training by a resolved config."""
+    return TrainingPlan(
+        n_rows=n_rows,
+        n_steps=config.steps,
+        batch_size=config.batch_size,
+        noise_ratio=config.noise_ratio if with_noise else 0,
+        seed=seed,
+        noise_start=config.noise_start,
+        noise_every=config.noise_every,
+    )
 
-    def __init__(self, data: TokenTable, labels: np.ndarray, noise: TokenTable | None) -> None:
+
+#: Token ids and segment numbers of a text.
+Tokens = tuple[np.ndarray, np.ndarray]
+
+
+class NoiseSupply(Protocol):
+    """Where a training takes its noise from: each draw gives the number of its source and the tokens of a text.
+
+    A draw is a pure function of its number, so that several processes and a resumed run see the same texts.
+    """
+
+    names: tuple[str, ...]
+
+    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]: ...
+
+
+class Collator:
+    """Steps -> token arrays of data texts, then of noise texts, with labels (-1 - s for noise of source s)."""
+
+    def __init__(self, data: TokenTable, labels: np.ndarray, noise: NoiseSupply | None = None) -> None:
         self.data, self.labels, self.noise = data, labels, noise
 
     def __call__(self, steps: list[Step]) -> dict[str, list[np.ndarray] | np.ndarray]:
         texts = [self.data[step.row] for step in steps]
-        noise = [self.noise[i] for step in steps for i in step.noise] if self.noise is not None else []
-        labels = np.concatenate([self.labels[[s.row for s in steps]], np.full(len(noise), -1)]).astype(np.int64)
-        ids, types = zip(*texts, *noise, strict=True)
+        numbers = [number for step in steps for number in step.noise]
+        noise = self.noise.draw(numbers) if self.noise is not None and numbers else []
+        sources = np.array([-1 - source for source, _ in noise], dtype=np.int64)
+        labels = np.concatenate([self.labels[[s.row for s in steps]], sources]).astype(np.int64)
+        ids, types = zip(*texts, *(tokens for _, tokens in noise), strict=True)
         return {"ids": list(ids), "types": list(types), "labels": labels}

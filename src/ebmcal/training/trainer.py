@@ -44,6 +44,7 @@ class JointTrainer(MicroBatchTrainer):
         # `evaluate` is our own; the Trainer only wants to see that there is something to evaluate on.
         super().__init__(model, data_collator=collator, eval_dataset=[] if evaluation else None, **kwargs)
         self.method, self.settings, self.evaluation = method, settings, evaluation
+        self.noise_names = collator.noise.names if collator.noise is not None else ()
         self._step = StepTerms()
         if method.uses_frequencies:
             self.add_callback(self._frequency_refresher(collator))
@@ -58,7 +59,7 @@ class JointTrainer(MicroBatchTrainer):
 
     def step_done(self) -> None:
         """Note the terms of the step and the energies of its texts."""
-        self.note_step(self._step)
+        self.note_step(self._step, self.noise_names)
         self._step = StepTerms()
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:

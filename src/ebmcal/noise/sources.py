@@ -1,0 +1,107 @@
+"""Noise that needs no language model: a text is made from the training texts at the moment it is needed.
+
+    splice   the beginning of one text and the end of another, cut between words: nearly data, joined wrongly
+    far      plainly something else: the words of one text shuffled, or words drawn one by one from all texts
+
+An `OnlineSource` is one class with one method, from (texts, random generator) to a noise text. It costs nothing, keeps
+nothing and is never used up. Noise of language models is in `lm`, `masking` and their neighbours.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from ebmcal.data import Texts
+
+Row = tuple[str, str | None]
+
+
+class OnlineSource(Protocol):
+    """Writes a noise text from the texts of a task and random numbers; the same numbers give the same text."""
+
+    def write(self, texts: Texts, rng: np.random.Generator) -> Row: ...
+
+
+@dataclass(frozen=True)
+class Splice:
+    """The beginning of one text and the end of another, about as long as the first.
+
+    Of a pair, one sentence is spliced, or the second sentence is that of another row.
+    """
+
+    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
+        first, other = texts.rows(_two(len(texts), rng))
+        if first[1] is None:
+            return join(first[0], other[0], rng), None
+        way = rng.integers(3)
+        if way == 0:
+            return first[0], other[1]
+        if way == 1:
+            return join(first[0], other[0], rng), first[1]
+        return first[0], join(first[1], other[1] or "", rng)
+
+
+@dataclass(frozen=True)
+class Far:
+    """Half of the time the words of a text in another order, else as many words drawn one by one from all texts."""
+
+    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
+        (row,) = texts.rows([rng.integers(len(texts))])
+        change = shuffle if rng.random() < 0.5 else lambda text, rng: draw_words(texts, len(to_words(text)[0]), rng)
+        first, second = (None if text is None else change(text, rng) for text in row)
+        return first or "", second
+
+
+@dataclass(frozen=True)
+class Others:
+    """Texts of a file that the user gives; for pairs, two of them."""
+
+    given: Texts
+
+    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
+        first, other = self.given.rows(rng.integers(len(self.given), size=2))
+        return first[0], (first[1] or other[0]) if texts.is_pair else None
+
+
+def _two(n: int, rng: np.random.Generator) -> np.ndarray:
+    """Two different rows, where there are two: [2]."""
+    first = int(rng.integers(n))
+    return np.array([first, (first + 1 + int(rng.integers(max(1, n - 1)))) % n])
+
+
+def to_words(text: str) -> tuple[list[str], str]:
+    """The words of a text and what joins them; a text without spaces is cut into characters.
+
+    >>> to_words("a fine film"), to_words("好电影")
+    ((['a', 'fine', 'film'], ' '), (['好', '电', '影'], ''))
+    """
+    words = text.split()
+    return (words, " ") if len(words) > 1 else (list(text.strip()), "")
+
+
+def join(text: str, other: str, rng: np.random.Generator) -> str:
+    """The beginning of a text and as many words of the end of another as the text has left.
+
+    >>> join("one two three four", "a b c d e f", np.random.default_rng(0))
+    'one two three f'
+    """
+    (words, space), (ends, _) = to_words(text), to_words(other)
+    if len(words) < 2:
+        return " ".join(part for part in (text, other) if part)
+    cut = int(rng.integers(1, len(words)))
+    return space.join(words[:cut] + ends[-(len(words) - cut) :])
+
+
+def shuffle(text: str, rng: np.random.Generator) -> str:
+    """The words of a text in another order."""
+    words, space = to_words(text)
+    return space.join(words[i] for i in rng.permutation(len(words)))
+
+
+def draw_words(texts: Texts, n: int, rng: np.random.Generator) -> str:
+    """n words, each of a text of its own: words by their frequency, without grammar."""
+    rows: Sequence[Row] = texts.rows(rng.integers(len(texts), size=n))
+    words = [to_words(text or pair or "")[0] for text, pair in rows]
+    return " ".join(found[int(rng.integers(len(found)))] for found in words if found)

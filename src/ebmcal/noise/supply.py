@@ -1,0 +1,77 @@
+"""What a training draws its noise from: texts written for each draw, texts of a store, or a mixture of both.
+
+A draw is a pure function of (seed, number), so an interrupted training goes on to the bit and several processes share
+the draws without asking each other. The other side of `training.plan`, which numbers the draws.
+"""
+
+from collections.abc import Callable, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from ebmcal.data import Texts
+from ebmcal.models.tokens import TokenTable
+from ebmcal.noise.sources import OnlineSource, Row
+from ebmcal.training.plan import NoiseSupply, Shuffled, Tokens
+
+Encode = Callable[[Sequence[Row]], list[Tokens]]
+
+
+class Fresh:
+    """A text of an online source for each draw: never used up, nothing kept."""
+
+    def __init__(self, name: str, source: OnlineSource, texts: Texts, encode: Encode, seed: int) -> None:
+        self.names, self.source, self.texts, self.encode, self.seed = (name,), source, texts, encode, seed
+
+    def write(self, numbers: Sequence[int]) -> list[Row]:
+        """The texts of these draws."""
+        return [self.source.write(self.texts, np.random.default_rng([self.seed, 19, n])) for n in numbers]
+
+    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
+        return [(0, tokens) for tokens in self.encode(self.write(numbers))]
+
+
+class Stored:
+    """The texts of a store in endless rounds: none is used twice before all have been used once."""
+
+    def __init__(self, name: str, table: TokenTable, seed: int) -> None:
+        self.names, self.table, self._order = (name,), table, Shuffled(len(table), seed + 1)
+
+    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
+        return [(0, self.table[self._order[n]]) for n in numbers]
+
+
+class Mixture:
+    """Several supplies, each in proportion to its share."""
+
+    def __init__(self, supplies: Sequence[NoiseSupply], shares: Sequence[float]) -> None:
+        self.supplies, self.shares = supplies, shares
+        self.names = tuple(name for supply in supplies for name in supply.names)
+
+    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
+        chosen = [allot(number, self.shares) for number in numbers]
+        found: list[tuple[int, Tokens]] = [(0, (np.empty(0), np.empty(0)))] * len(numbers)
+        for source, supply in enumerate(self.supplies):
+            places = [i for i, (which, _) in enumerate(chosen) if which == source]
+            drawn = supply.draw([chosen[i][1] for i in places]) if places else []
+            for i, (_, tokens) in zip(places, drawn, strict=True):
+                found[i] = (source, tokens)
+        return found
+
+
+def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
+    """Which of several sources a draw falls to, and the how-manieth of that source it is.
+
+    The first n draws hold each source in its share, to within one: the draws of a source are spread evenly.
+
+    >>> [allot(n, [0.75, 0.25]) for n in range(4)]
+    [(1, 0), (0, 0), (0, 1), (0, 2)]
+    """
+    exact = [Fraction(share).limit_denominator(10_000) for share in shares]
+    for source in range(len(exact) - 1):
+        rate = exact[source] / sum(exact[source:])
+        before = int(number * rate)
+        if int((number + 1) * rate) > before:
+            return source, before
+        number -= before
+    return len(exact) - 1, number

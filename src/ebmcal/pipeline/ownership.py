@@ -1,0 +1,108 @@
+"""Whose a run folder is: the config and the data that it was begun with, checked before anything is written to it.
+
+config.yaml and fingerprints.json vouch for each other, and the cards of finished models for both.
+"""
+
+import contextlib
+
+import yaml
+
+from ebmcal.config import RunConfig, differences, fixed_settings, save_config
+from ebmcal.data import TaskData
+from ebmcal.errors import EbmcalError
+from ebmcal.models.classifier import CARD_FILE
+from ebmcal.progress import Reporter
+from ebmcal.runfolder import RunFolder
+from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.locks import LOCK
+from ebmcal.storage.sealing import SEAL, damage
+
+
+def claim(folder: RunFolder, config: RunConfig, data: TaskData, reporter: Reporter) -> None:
+    """Record config and data, or refuse a folder that belongs to others. It is not sealed while it is worked on."""
+    wrong = check_folder(folder, config, data)
+    if (folder.root / SEAL).exists():
+        wrong += damage(folder.root)
+    for line in dict.fromkeys(wrong):
+        reporter.say(f"{folder.root.name}: {line}: made again")
+    (folder.root / SEAL).unlink(missing_ok=True)
+    sweep(folder.root)
+    write_json(folder.fingerprints, {**fingerprints_of(data), "config": _settings_key(config)}, checked=True)
+    write_text(folder.config, save_config(config))
+
+
+def _settings_key(config: RunConfig) -> str:
+    """A fingerprint of the settings that a run folder belongs to."""
+    return fingerprint(fixed_settings(config))
+
+
+def fingerprints_of(data: TaskData) -> dict[str, str]:
+    """Split → fingerprint of its texts and labels."""
+    return {name: split.fingerprint for name, split in data.splits.items()}
+
+
+def check_place(folder: RunFolder) -> bool:
+    """Whether a run was begun in a folder; one that holds something else is refused before anything is written."""
+    names = [path.name for path in folder.root.iterdir()] if folder.root.exists() else []
+    # A process that was killed while it wrote the first file has left a part of it.
+    begun = any(name not in {LOCK, folder.log.name} and not name.endswith(".part") for name in names)
+    if begun and _recorded_config(folder) is None and _recorded_data(folder) is None:
+        raise EbmcalError(
+            f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
+            f"{folder.config.name} or {folder.fingerprints.name}. Choose another --output."
+        )
+    return begun
+
+
+def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[str]:
+    """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing.
+
+    config.yaml and fingerprints.json vouch for each other: returns which of them is lost or damaged.
+    """
+    there, record = _recorded_config(folder), _recorded_data(folder)
+    begun = check_place(folder)
+    ours = record is not None and record.get("config") == _settings_key(config)
+    changed = differences(there, config) if there else []
+    if begun and not ours and (changed or there is None):
+        which = "; ".join(changed) or f"its {folder.config.name} is lost or damaged"
+        raise EbmcalError(
+            f"The output folder {folder.root} belongs to another config ({which}). "
+            "Choose another --output, or delete the folder."
+        )
+    _check_data(folder, record or _data_of_models(folder), fingerprints_of(data))
+    wrong = {folder.config: there is None or changed, folder.fingerprints: record is None}
+    return [f"{path.name} is lost or damaged" for path, is_wrong in wrong.items() if begun and is_wrong]
+
+
+def _recorded_config(folder: RunFolder) -> RunConfig | None:
+    """The config of a run folder, or None when it is absent or unreadable."""
+    try:
+        return RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
+    except Exception:  # unreadable in whatever way
+        return None
+
+
+def _recorded_data(folder: RunFolder) -> dict[str, str] | None:
+    """The fingerprints of a run folder, or None when they are absent or damaged."""
+    with contextlib.suppress(EbmcalError):
+        record = read_json(folder.fingerprints)
+        return record if isinstance(record, dict) else None
+    return None
+
+
+def _data_of_models(folder: RunFolder) -> dict[str, str]:
+    """The fingerprints of the data that a finished model was trained on, as its card has them."""
+    for card in sorted(folder.root.glob(f"checkpoints/*/model/{CARD_FILE}")):
+        with contextlib.suppress(EbmcalError, KeyError, TypeError):
+            return dict(read_json(card)["data"])
+    return {}
+
+
+def _check_data(folder: RunFolder, there: dict[str, str], now: dict[str, str]) -> None:
+    changed = [name for name in now if there and there.get(name) != now[name]]
+    if changed:
+        raise EbmcalError(
+            f"The texts or labels of {', '.join(changed)} have changed since {folder.root} was begun. "
+            "Choose another --output, or delete the folder."
+        )
