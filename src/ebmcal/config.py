@@ -14,7 +14,10 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.tasks import find_task
 
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
-METHOD_NAMES = ("baseline", "poscal", "poscal-kl", "scalar", "hidden", "sharp-hidden")
+METHOD_NAMES = (
+    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "noise-entropy", "scalar", "hidden", "sharp-hidden",
+    "hidden-smoothing",
+)  # fmt: skip
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
 
@@ -48,11 +51,11 @@ class RunConfig(BaseModel):
 
     encoder: str = _option("roberta-base", "Hub name, local folder, or `minilm` (built in).", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
-    methods: Names = _option(
-        ["baseline", "hidden"], "baseline, poscal, poscal-kl, scalar, hidden, sharp-hidden.", MODEL
-    )
+    methods: Names = _option(["baseline", "hidden"], "What to train: see the table of methods in the README.", MODEL)
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
     poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
+    label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
+    focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 
     noise: str | None = _option(

@@ -82,7 +82,7 @@ def tokenize(rows: Iterable[Row], tokenizer: Any, max_length: int, folder: Path)
 
 def tokenize_in_memory(rows: Iterable[Row], tokenizer: Any, max_length: int) -> TokenTable:
     """The table that `tokenize` writes, for rows that are in memory themselves."""
-    encoded = [row for chunk in _chunks(rows) for row in _encode(chunk, tokenizer, max_length)]
+    encoded = [row for chunk in _chunks(rows) for row in encode(chunk, tokenizer, max_length)]
     ids, types, truncated = zip(*encoded, strict=True)
     return TokenTable(
         ids=np.concatenate([np.asarray(row, dtype=np.int32) for row in ids]),

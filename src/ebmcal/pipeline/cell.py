@@ -135,7 +135,13 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
     return JointTrainer(
         model,
         method=method,
-        settings=Settings(config.noise_ratio, config.energy_weight, config.poscal_weight),
+        settings=Settings(
+            noise_ratio=config.noise_ratio,
+            energy_weight=config.energy_weight,
+            poscal_weight=config.poscal_weight,
+            label_smoothing=config.label_smoothing,
+            focal_gamma=config.focal_gamma,
+        ),
         collator=Collator(work.tables["train"], labels, noise),
         evaluation=_watch(work),
         tokens_per_micro_batch=config.tokens_per_micro_batch,

@@ -31,9 +31,24 @@ def nce_noise_term(energies: Tensor, noise_ratio: float) -> Tensor:
     return F.softplus(-energies - math.log(noise_ratio))
 
 
-def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """-log P(y|x): logits [n, C], labels [n] -> [n]."""
-    return F.cross_entropy(logits, labels, reduction="none")
+def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+    """-log P(y|x), a share `smoothing` of the label spread over all classes: logits [n, C], labels [n] -> [n]."""
+    return F.cross_entropy(logits, labels, reduction="none", label_smoothing=smoothing)
+
+
+def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
+    """-(1 - P(y|x))^gamma log P(y|x): what is learned already weighs less: logits [n, C], labels [n] -> [n].
+
+    >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0).item()
+    0.3465735912322998
+    """
+    log_prob = -cross_entropy(logits, labels)
+    return -((1 - log_prob.exp()) ** gamma) * log_prob
+
+
+def uniform_term(logits: Tensor) -> Tensor:
+    """Cross-entropy with the uniform distribution: logits [n, C] -> [n]."""
+    return -F.log_softmax(logits, dim=-1).mean(dim=-1)
 
 
 def posterior_mse(probs: Tensor, frequencies: Tensor) -> Tensor:

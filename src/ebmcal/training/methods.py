@@ -35,6 +35,8 @@ class Settings:
     noise_ratio: int = 8
     energy_weight: float = 1.0  # the paper's lambda
     poscal_weight: float = 1.0
+    label_smoothing: float = 0.1
+    focal_gamma: float = 2.0
     poscal_bins: int = 20
     frequencies: Tensor | None = field(default=None, repr=False)
 
@@ -49,17 +51,42 @@ def plain(rows: Rows, settings: Settings) -> Terms:
     return {"cross_entropy": (losses.cross_entropy(rows.logits[data], rows.labels[data]), 1.0)}
 
 
-def joint(rows: Rows, settings: Settings) -> Terms:
-    """Cross-entropy and noise contrastive estimation (He et al. 2021)."""
-    return plain(rows, settings) | energy_terms(rows, settings)
+def smoothed(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy with smoothed labels (Szegedy et al. 2016)."""
+    data = rows.is_data
+    values = losses.cross_entropy(rows.logits[data], rows.labels[data], settings.label_smoothing)
+    return {"cross_entropy": (values, 1.0)}
+
+
+def focal(rows: Rows, settings: Settings) -> Terms:
+    """Focal loss in place of cross-entropy (Lin et al. 2017; for calibration Mukhoti et al. 2020)."""
+    data = rows.is_data
+    return {"focal": (losses.focal(rows.logits[data], rows.labels[data], settings.focal_gamma), 1.0)}
 
 
 def energy_terms(rows: Rows, settings: Settings) -> Terms:
-    """Noise contrastive estimation alone, beside whichever loss the labels have."""
+    """Noise contrastive estimation alone (He et al. 2021), beside whichever loss the labels have."""
     data, k, weight = rows.is_data, settings.noise_ratio, settings.energy_weight
     return {
         "data_term": (losses.nce_data_term(rows.energies[data], k), weight),
         "noise_term": (losses.nce_noise_term(rows.energies[~data], k), weight),
+    }
+
+
+def joint(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy and noise contrastive estimation: the paper's loss."""
+    return plain(rows, settings) | energy_terms(rows, settings)
+
+
+def joint_smoothed(rows: Rows, settings: Settings) -> Terms:
+    """The paper's loss with smoothed labels."""
+    return smoothed(rows, settings) | energy_terms(rows, settings)
+
+
+def noise_entropy(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy, and uniform labels on the noise: it is seen, and no energy learned (after NoiER, 2021)."""
+    return plain(rows, settings) | {
+        "uniform_term": (losses.uniform_term(rows.logits[~rows.is_data]), settings.energy_weight)
     }
 
 
@@ -123,9 +150,13 @@ METHODS: dict[str, Method] = {
     "baseline": Method("Baseline", "hidden", plain),
     "poscal": Method("PosCal (MSE)", "hidden", poscal, uses_frequencies=True),
     "poscal-kl": Method("PosCal (KL)", "hidden", poscal_kl, uses_frequencies=True),
+    "label-smoothing": Method("Label smoothing", "hidden", smoothed),
+    "focal": Method("Focal loss", "hidden", focal),
+    "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),
     "hidden": Method("EBM hidden", "hidden", joint, uses_noise=True),
     "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
+    "hidden-smoothing": Method("EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True),
 }
 
 
