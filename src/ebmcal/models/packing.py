@@ -196,17 +196,21 @@ def use_packing(model: nn.Module) -> None:
         model.set_attn_implementation(ATTENTION)
 
 
-def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
-    """Logits [n, C] of packed texts by a stock sequence classifier that `use_packing` was called on."""
+def packed_states(model: nn.Module, batch: Pack) -> Tensor:
+    """Last hidden states [1, T, H] of packed texts by a stock classifier that `use_packing` was called on."""
     kind = PACKED_ENCODERS[model.config.model_type]
     offset = model.config.pad_token_id + 1 if kind.after_padding else 0
     positions = batch.positions(offset)[None]
     if kind.states:
-        states = kind.states(model, batch, positions)  # [1, T, H]
-    else:
-        types = {"token_type_ids": batch.token_types[None]} if kind.token_types else {}
-        inputs = {"input_ids": batch.input_ids[None], "position_ids": positions, **types}
-        states = model.base_model(**inputs, groups=batch.groups).last_hidden_state
+        return kind.states(model, batch, positions)
+    types = {"token_type_ids": batch.token_types[None]} if kind.token_types else {}
+    inputs = {"input_ids": batch.input_ids[None], "position_ids": positions, **types}
+    return model.base_model(**inputs, groups=batch.groups).last_hidden_state
+
+
+def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
+    """Logits [n, C] of packed texts by a stock sequence classifier that `use_packing` was called on."""
+    kind, states = PACKED_ENCODERS[model.config.model_type], packed_states(model, batch)
     first = states[0, torch.from_numpy(batch.starts).to(states.device)][:, None]  # [n, 1, H]
     # The head costs nothing, and logits rounded to bfloat16 would have two digits: it stays in float32.
     with torch.autocast(states.device.type, enabled=False):
@@ -215,11 +219,25 @@ def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
 
 def classify_padded(model: nn.Module, batch: Pack) -> Tensor:
     """Logits [n, C] by padding to the longest text: for architectures that cannot be packed."""
+    return model(**_padded_inputs(model, batch)).logits
+
+
+def _padded_inputs(model: nn.Module, batch: Pack) -> dict[str, Tensor]:
     ids, mask, types = pad(batch, model.config.pad_token_id or 0)
     inputs = {"input_ids": ids, "attention_mask": mask}
-    if getattr(model.config, "type_vocab_size", 0) > 1:
-        inputs["token_type_ids"] = types
-    return model(**inputs).logits
+    return inputs | ({"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {})
+
+
+def mean_states(model: nn.Module, batch: Pack) -> Tensor:
+    """The mean of the last hidden states of each text: [n, H]."""
+    if packs(model):
+        states = packed_states(model, batch)[0]  # [T, H]
+    else:
+        inputs = _padded_inputs(model, batch)
+        states = model.base_model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+    text = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), batch.lengths)).to(states.device)
+    sums = torch.zeros(len(batch.lengths), states.shape[1], device=states.device).index_add(0, text, states.float())
+    return sums / torch.from_numpy(batch.lengths).to(sums)[:, None]
 
 
 def pad(batch: Pack, pad_id: int) -> tuple[Tensor, Tensor, Tensor]:

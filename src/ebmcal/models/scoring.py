@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 
 from ebmcal.models.classifier import EnergyClassifier
-from ebmcal.models.packing import pack
+from ebmcal.models.packing import Pack, mean_states, pack
 from ebmcal.models.tokens import TokenTable
 from ebmcal.predictions import Predictions
 
@@ -42,25 +43,46 @@ def token_budget(config: Any, memory: float = 4e9) -> int:
     return max(512, int(memory / (34 * 4 * hidden * layers)))
 
 
-@torch.no_grad()
 def score(
     model: EnergyClassifier, table: TokenTable, rows: Sequence[int] | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits [n, C] and energies [n] (float32) of the texts at `rows` of a token table, all of them by default."""
+    if len(table) == 0 or (rows is not None and len(rows) == 0):
+        return np.empty((0, model.config.num_labels), dtype=np.float32), np.empty(0, dtype=np.float32)
+    logits, energies = _over(table, rows, model, model, progress)
+    return logits, energies
+
+
+def features(encoder: nn.Module, table: TokenTable, rows: Sequence[int] | None = None) -> np.ndarray:
+    """Mean last hidden states [n, H] (float32) of the texts at `rows` of a token table, all of them by default."""
+    (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch),), None)
+    return found
+
+
+@torch.no_grad()
+def _over(
+    table: TokenTable,
+    rows: Sequence[int] | None,
+    model: nn.Module,
+    forward: Callable[[Pack], tuple[torch.Tensor, ...]],
+    progress: Progress | None,
+) -> list[np.ndarray]:
+    """What `forward` gives for each text, in the order of the rows: arrays [n, …]."""
     rows = np.arange(len(table)) if rows is None else np.asarray(rows)
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
-    logits = np.empty((len(rows), model.config.num_labels), dtype=np.float32)
-    energies = np.empty(len(rows), dtype=np.float32)
+    found: list[np.ndarray] = []
     # No gradients are kept, so a batch may be larger than in training; a small one stays in the cache.
     for batch in micro_batches(table.lengths[rows], min(4096, token_budget(model.config))):
         ids, types = zip(*(table[int(i)] for i in rows[batch]), strict=True)
-        out, energy = model(pack(ids, types).to(device))
-        logits[batch], energies[batch] = out.cpu().numpy(), energy.cpu().numpy()
+        outputs = [out.cpu().numpy() for out in forward(pack(ids, types).to(device))]
+        found = found or [np.empty((len(rows), *out.shape[1:]), dtype=np.float32) for out in outputs]
+        for kept, out in zip(found, outputs, strict=True):
+            kept[batch] = out
         if progress:
             progress(len(batch))
     model.train(was_training)
-    return logits, energies
+    return found
 
 
 def predict(

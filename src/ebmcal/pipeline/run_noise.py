@@ -15,19 +15,24 @@ import numpy as np
 from ebmcal.config import NoisePart, RunConfig, parse_noise
 from ebmcal.data import TaskData, Texts, load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.models.loading import check_language_model, load_tokenizer
+from ebmcal.metrics import ood_detection
+from ebmcal.models.loading import check_language_model, load_encoder, load_tokenizer
+from ebmcal.models.packing import packs, use_packing
+from ebmcal.models.scoring import features
 from ebmcal.models.tokens import TokenTable, encode
 from ebmcal.noise.filling import Engine, fill, here
 from ebmcal.noise.fitting import NoiseLmSettings, fit
-from ebmcal.noise.hardness import describe
+from ebmcal.noise.hardness import describe, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.sources import Far, OnlineSource, Others, Row, Splice
 from ebmcal.noise.store import MANIFEST, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
-from ebmcal.pipeline.cache import cache_of, made_once, tokens_from
+from ebmcal.pipeline.cache import cache_of, made_once, tokens_from, tokens_of
+from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import read_json
+from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.sealing import damage
 from ebmcal.training.plan import NoiseSupply, Tokens, plan_of
@@ -47,6 +52,11 @@ class HeldOut:
     texts: list[Row]
     ids: list[str]  # source-number
     table: TokenTable
+    key: str
+
+    def rows_of(self, source: str) -> np.ndarray:
+        """Which of the texts are of a source: [n]."""
+        return np.flatnonzero([i.rpartition("-")[0] == source for i in self.ids])
 
 
 @dataclass(frozen=True)
@@ -116,7 +126,9 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
     sources = tuple(_prepare(config, part, data, reporter) for part in parts)
     held_out = _held_out(config, sources, data, reporter)
     examples = [row for source in sources for row in _examples(source, train)]
-    facts = {"sources": {s.part.name: _facts(s, held_out, data) for s in sources}}
+    probes = _probes(config, sources, held_out, data, reporter)
+    facts = {s.part.name: _facts(s, held_out, data) | {"probe": probes[s.part.name]} for s in sources}
+    _say_hardness(probes, reporter)
     return Noise(config, train, sources, held_out, examples, facts)
 
 
@@ -155,7 +167,7 @@ def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, repo
         ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
     keys = [source.store.key if source.store else source.part.name for source in sources]
     key = fingerprint("held-out noise", keys, data.fingerprint, config.noise_seed, len(texts))
-    return HeldOut(texts, ids, tokens_from(texts, key, config, reporter))
+    return HeldOut(texts, ids, tokens_from(texts, key, config, reporter), key)
 
 
 def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
@@ -166,9 +178,41 @@ def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
     return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
 
 
+def _probes(
+    config: RunConfig, sources: Sequence[Source], held_out: HeldOut, data: TaskData, reporter: Reporter
+) -> dict[str, float]:
+    """How often features of the untouched encoder tell each source from test texts; kept in the cache."""
+    table = tokens_of(data.splits["test"], config, reporter)
+    rows = np.arange(min(len(table), HELD_OUT))
+    key = fingerprint("probe", config.encoder, config.max_length, held_out.key, data.fingerprint)
+    place = cache_of(config) / "probes" / f"{key}.json"
+    if not place.exists():
+        encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code)
+        if packs(encoder):
+            use_packing(encoder)
+        known, noise = features(encoder, table, rows), features(encoder, held_out.table)
+        write_json(place, {s.part.name: probe(known, noise[held_out.rows_of(s.part.name)]) for s in sources})
+    return read_json(place)
+
+
+def _say_hardness(probes: dict[str, float], reporter: Reporter) -> None:
+    for name, told_apart in probes.items():
+        reporter.say(f"noise: {name} is told from data {told_apart:.0%} of the time by the untouched encoder")
+
+
+def told_apart(folder: RunFolder, cell: Cell) -> dict[str, float]:
+    """How often the energy of a trained model tells test texts from held-out noise, for each source."""
+    known, noise = (Predictions.read(folder.predictions(cell, split)) for split in ("test", "noise"))
+    sources = np.array([i.rpartition("-")[0].removeprefix("noise-") for i in noise.ids])
+    return {
+        str(name): round(ood_detection(-known.energies, -noise.energies[sources == name])["auroc"], 4)
+        for name in dict.fromkeys(sources)
+    }
+
+
 def _facts(source: Source, held_out: HeldOut, data: TaskData) -> dict[str, Any]:
     """What a reader should know of a source."""
-    noise = [t for t, i in zip(held_out.texts, held_out.ids, strict=True) if i.rpartition("-")[0] == source.part.name]
+    noise = [held_out.texts[i] for i in held_out.rows_of(source.part.name)]
     facts = {"share": source.part.share, "online": source.online is not None}
     facts |= describe(noise, data.splits["train"])
     if source.store is not None:

@@ -23,7 +23,7 @@ from ebmcal.pipeline.cache import cache_of, tokens_of
 from ebmcal.pipeline.cell import CellWork, ensure_trained, finish_cell
 from ebmcal.pipeline.failures import Failures
 from ebmcal.pipeline.ownership import check_place, claim, fingerprints_of
-from ebmcal.pipeline.run_noise import check_noise, make_noise
+from ebmcal.pipeline.run_noise import check_noise, make_noise, told_apart
 from ebmcal.progress import Reporter
 from ebmcal.recipe import resolve
 from ebmcal.report import write_report
@@ -44,6 +44,8 @@ def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None)
         for cell in (c for c in _cells(work.config) if c not in failures.reasons):
             with failures.of(cell):
                 training[cell.name] = finish_cell(folder, cell, work, reporter)
+                if find_method(cell.method).uses_noise:
+                    training[cell.name] |= {"told_apart_held_out": told_apart(folder, cell)}
         _conclude(folder, work, training, failures)
         reporter.say(f"report: {write_report(folder.root)}")
         seal(folder.root, folder.documents())
