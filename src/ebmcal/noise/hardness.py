@@ -19,19 +19,17 @@ TOO_EASY, TOO_HARD = 0.97, 0.6
 COMPARED = 20_000
 
 
-def describe(noise: Sequence[Row], data: Texts) -> dict[str, Any]:
-    """Noise beside data: mean number of words of both, share of words that no data text has, share of copies."""
-    known = data.rows(np.arange(min(len(data), COMPARED)))
+def describe(noise: Sequence[Row], train: Texts, data: Texts) -> dict[str, Any]:
+    """Noise beside data that was not trained on: words a text, share of words that no training text has, copies."""
+    known = set(train.rows(np.arange(min(len(train), COMPARED))))
     words = {word for row in known for word in _words(row)}
-    counts = [len(_words(row)) for row in noise]
-    unknown = sum(word not in words for row in noise for word in _words(row))
-    copies = set(known)
-    return {
-        "words": round(float(np.mean(counts)), 1),
-        "words_of_data": round(float(np.mean([len(_words(row)) for row in known])), 1),
-        "unknown_words": round(unknown / max(1, sum(counts)), 4),
-        "identical": round(sum(row in copies for row in noise) / len(noise), 4),
-    }
+    facts: dict[str, Any] = {"identical": round(sum(row in known for row in noise) / len(noise), 4)}
+    for suffix, rows in (("", noise), ("_of_data", data.rows(np.arange(min(len(data), len(noise)))))):
+        found = [_words(row) for row in rows]
+        n_words = sum(map(len, found))
+        facts[f"words{suffix}"] = round(n_words / len(found), 1)
+        facts[f"unknown_words{suffix}"] = round(sum(w not in words for ws in found for w in ws) / max(1, n_words), 4)
+    return facts
 
 
 def _words(row: Row) -> list[str]:

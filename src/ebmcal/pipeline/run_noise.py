@@ -181,8 +181,12 @@ def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
 def _probes(
     config: RunConfig, sources: Sequence[Source], held_out: HeldOut, data: TaskData, reporter: Reporter
 ) -> dict[str, float]:
-    """How often features of the untouched encoder tell each source from test texts; kept in the cache."""
-    table = tokens_of(data.splits["test"], config, reporter)
+    """How often features of the untouched encoder tell each source from data; kept in the cache.
+
+    Held-out noise is made from test texts, so the data are calibration texts: a probe must not see a text on both
+    sides.
+    """
+    table = tokens_of(data.splits["calibration"], config, reporter)
     rows = np.arange(min(len(table), HELD_OUT))
     key = fingerprint("probe", config.encoder, config.max_length, held_out.key, data.fingerprint)
     place = cache_of(config) / "probes" / f"{key}.json"
@@ -214,7 +218,7 @@ def _facts(source: Source, held_out: HeldOut, data: TaskData) -> dict[str, Any]:
     """What a reader should know of a source."""
     noise = [held_out.texts[i] for i in held_out.rows_of(source.part.name)]
     facts = {"share": source.part.share, "online": source.online is not None}
-    facts |= describe(noise, data.splits["train"])
+    facts |= describe(noise, data.splits["train"], data.splits["test"])
     if source.store is not None:
         facts |= {
             "n_samples": len(source.table),
