@@ -15,8 +15,8 @@ from ebmcal.tasks import find_task
 
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
 METHOD_NAMES = (
-    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "noise-entropy", "scalar", "hidden", "sharp-hidden",
-    "hidden-smoothing",
+    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "noise-entropy", "cutmix",
+    "scalar", "hidden", "sharp-hidden", "hidden-cutmix", "hidden-smoothing",
 )  # fmt: skip
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
@@ -55,6 +55,7 @@ class RunConfig(BaseModel):
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
     poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
     label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
+    mix_weight: float = _option(1.0, "Weight of the mixed labels of spliced noise.", MODEL, gt=0)
     focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 

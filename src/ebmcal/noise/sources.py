@@ -17,11 +17,22 @@ from ebmcal.data import Texts
 
 Row = tuple[str, str | None]
 
+#: Two training rows that a noise text was made of, and the share of the first.
+Parts = tuple[int, int, float]
+
+
+@dataclass(frozen=True)
+class Written:
+    """A noise text, and what it was made of where that has a meaning for its label."""
+
+    row: Row
+    parts: Parts | None = None
+
 
 class OnlineSource(Protocol):
     """Writes a noise text from the texts of a task and random numbers; the same numbers give the same text."""
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Row: ...
+    def write(self, texts: Texts, rng: np.random.Generator) -> Written: ...
 
 
 @dataclass(frozen=True)
@@ -31,27 +42,29 @@ class Splice:
     Of a pair, one sentence is spliced, or the second sentence is that of another row.
     """
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
-        first, other = texts.rows(_two(len(texts), rng))
+    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+        chosen = _two(len(texts), rng)
+        first, other = texts.rows(chosen)
         if first[1] is None:
-            return join(first[0], other[0], rng), None
+            text, share = join(first[0], other[0], rng)
+            return Written((text, None), (*chosen, share))
         way = rng.integers(3)
         if way == 0:
-            return first[0], other[1]
+            return Written((first[0], other[1]))
         if way == 1:
-            return join(first[0], other[0], rng), first[1]
-        return first[0], join(first[1], other[1] or "", rng)
+            return Written((join(first[0], other[0], rng)[0], first[1]))
+        return Written((first[0], join(first[1], other[1] or "", rng)[0]))
 
 
 @dataclass(frozen=True)
 class Far:
     """Half of the time the words of a text in another order, else as many words drawn one by one from all texts."""
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
+    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
         (row,) = texts.rows([rng.integers(len(texts))])
         change = shuffle if rng.random() < 0.5 else lambda text, rng: draw_words(texts, len(to_words(text)[0]), rng)
         first, second = (None if text is None else change(text, rng) for text in row)
-        return first or "", second
+        return Written((first or "", second))
 
 
 @dataclass(frozen=True)
@@ -60,15 +73,15 @@ class Others:
 
     given: Texts
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Row:
+    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
         first, other = self.given.rows(rng.integers(len(self.given), size=2))
-        return first[0], (first[1] or other[0]) if texts.is_pair else None
+        return Written((first[0], (first[1] or other[0]) if texts.is_pair else None))
 
 
-def _two(n: int, rng: np.random.Generator) -> np.ndarray:
-    """Two different rows, where there are two: [2]."""
+def _two(n: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Two different rows, where there are two."""
     first = int(rng.integers(n))
-    return np.array([first, (first + 1 + int(rng.integers(max(1, n - 1)))) % n])
+    return first, (first + 1 + int(rng.integers(max(1, n - 1)))) % n
 
 
 def to_words(text: str) -> tuple[list[str], str]:
@@ -81,17 +94,18 @@ def to_words(text: str) -> tuple[list[str], str]:
     return (words, " ") if len(words) > 1 else (list(text.strip()), "")
 
 
-def join(text: str, other: str, rng: np.random.Generator) -> str:
-    """The beginning of a text and as many words of the end of another as the text has left.
+def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
+    """The beginning of a text and as many words of the end of another as the text has left; the share of the first.
 
     >>> join("one two three four", "a b c d e f", np.random.default_rng(0))
-    'one two three f'
+    ('one two three f', 0.75)
     """
     (words, space), (ends, _) = to_words(text), to_words(other)
     if len(words) < 2:
-        return " ".join(part for part in (text, other) if part)
+        return " ".join(part for part in (text, other) if part), 1 / (1 + len(ends))
     cut = int(rng.integers(1, len(words)))
-    return space.join(words[:cut] + ends[-(len(words) - cut) :])
+    tail = ends[-(len(words) - cut) :]
+    return space.join(words[:cut] + tail), cut / (cut + len(tail))
 
 
 def shuffle(text: str, rng: np.random.Generator) -> str:

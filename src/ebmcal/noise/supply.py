@@ -5,14 +5,15 @@ the draws without asking each other. The other side of `training.plan`, which nu
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 
 from ebmcal.data import Texts
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.sources import OnlineSource, Row
-from ebmcal.training.plan import NoiseSupply, Shuffled, Tokens
+from ebmcal.noise.sources import OnlineSource, Row, Written
+from ebmcal.training.plan import Draw, NoiseSupply, Shuffled, Tokens
 
 Encode = Callable[[Sequence[Row]], list[Tokens]]
 
@@ -23,12 +24,14 @@ class Fresh:
     def __init__(self, name: str, source: OnlineSource, texts: Texts, encode: Encode, seed: int) -> None:
         self.names, self.source, self.texts, self.encode, self.seed = (name,), source, texts, encode, seed
 
-    def write(self, numbers: Sequence[int]) -> list[Row]:
+    def write(self, numbers: Sequence[int]) -> list[Written]:
         """The texts of these draws."""
         return [self.source.write(self.texts, np.random.default_rng([self.seed, 19, n])) for n in numbers]
 
-    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
-        return [(0, tokens) for tokens in self.encode(self.write(numbers))]
+    def draw(self, numbers: Sequence[int]) -> list[Draw]:
+        written = self.write(numbers)
+        encoded = self.encode([text.row for text in written])
+        return [Draw(0, tokens, text.parts) for text, tokens in zip(written, encoded, strict=True)]
 
 
 class Stored:
@@ -37,8 +40,8 @@ class Stored:
     def __init__(self, name: str, table: TokenTable, seed: int) -> None:
         self.names, self.table, self._order = (name,), table, Shuffled(len(table), seed + 1)
 
-    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
-        return [(0, self.table[self._order[n]]) for n in numbers]
+    def draw(self, numbers: Sequence[int]) -> list[Draw]:
+        return [Draw(0, self.table[self._order[n]]) for n in numbers]
 
 
 class Mixture:
@@ -48,15 +51,14 @@ class Mixture:
         self.supplies, self.shares = supplies, shares
         self.names = tuple(name for supply in supplies for name in supply.names)
 
-    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]:
+    def draw(self, numbers: Sequence[int]) -> list[Draw]:
         chosen = [allot(number, self.shares) for number in numbers]
-        found: list[tuple[int, Tokens]] = [(0, (np.empty(0), np.empty(0)))] * len(numbers)
+        found: dict[int, Draw] = {}
         for source, supply in enumerate(self.supplies):
             places = [i for i, (which, _) in enumerate(chosen) if which == source]
             drawn = supply.draw([chosen[i][1] for i in places]) if places else []
-            for i, (_, tokens) in zip(places, drawn, strict=True):
-                found[i] = (source, tokens)
-        return found
+            found |= {i: replace(draw, source=source) for i, draw in zip(places, drawn, strict=True)}
+        return [found[i] for i in range(len(numbers))]
 
 
 def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:

@@ -141,6 +141,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
             poscal_weight=config.poscal_weight,
             label_smoothing=config.label_smoothing,
             focal_gamma=config.focal_gamma,
+            mix_weight=config.mix_weight,
         ),
         collator=Collator(work.tables["train"], labels, noise),
         evaluation=_watch(work),

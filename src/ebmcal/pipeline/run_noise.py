@@ -173,7 +173,7 @@ def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, repo
 def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
     if source.online is not None:
         rngs = (np.random.default_rng([seed, 23, i]) for i in range(n))
-        return [source.online.write(data.splits["test"], rng) for rng in rngs]
+        return [source.online.write(data.splits["test"], rng).row for rng in rngs]
     rows = list(source.store.rows(len(source.table) + n))
     return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
 
@@ -237,7 +237,7 @@ def _examples(source: Source, train: Texts) -> list[dict[str, Any]]:
     """A few noise texts, beside their sources where they have one."""
     if source.store is not None:
         return noise_examples(source.store, train)
-    written = (source.online.write(train, np.random.default_rng([0, 29, i])) for i in range(EXAMPLES))
+    written = (source.online.write(train, np.random.default_rng([0, 29, i])).row for i in range(EXAMPLES))
     empty = {"source": None, "source_pair": None, "masked": source.part.name, "hidden": []}
     return [empty | {"noise": text, "noise_pair": pair} for text, pair in written]
 

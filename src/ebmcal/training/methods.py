@@ -22,6 +22,7 @@ class Rows:
     logits: Tensor  # [n, C]
     energies: Tensor  # [n]
     labels: Tensor  # [n]
+    mixed: Tensor | None = None  # [n, 3], labels of the parts of a noise text and the share of the first, or -1
 
     @property
     def is_data(self) -> Tensor:
@@ -37,6 +38,7 @@ class Settings:
     poscal_weight: float = 1.0
     label_smoothing: float = 0.1
     focal_gamma: float = 2.0
+    mix_weight: float = 1.0
     poscal_bins: int = 20
     frequencies: Tensor | None = field(default=None, repr=False)
 
@@ -88,6 +90,22 @@ def noise_entropy(rows: Rows, settings: Settings) -> Terms:
     return plain(rows, settings) | {
         "uniform_term": (losses.uniform_term(rows.logits[~rows.is_data]), settings.energy_weight)
     }
+
+
+def cutmix(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy, and on spliced noise the labels of its parts in their shares (after CutMix, Yun et al. 2019)."""
+    terms = plain(rows, settings)
+    if rows.mixed is not None:
+        known = rows.mixed[:, 2] >= 0
+        first, other, share = rows.mixed[known].unbind(dim=1)
+        of_first, of_other = (losses.cross_entropy(rows.logits[known], labels.long()) for labels in (first, other))
+        terms["mixed_term"] = (share * of_first + (1 - share) * of_other, settings.mix_weight)
+    return terms
+
+
+def joint_cutmix(rows: Rows, settings: Settings) -> Terms:
+    """The paper's loss, and mixed labels on spliced noise."""
+    return cutmix(rows, settings) | energy_terms(rows, settings)
 
 
 def poscal(
@@ -153,9 +171,11 @@ METHODS: dict[str, Method] = {
     "label-smoothing": Method("Label smoothing", "hidden", smoothed),
     "focal": Method("Focal loss", "hidden", focal),
     "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
+    "cutmix": Method("Mixed labels on spliced noise", "hidden", cutmix, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),
     "hidden": Method("EBM hidden", "hidden", joint, uses_noise=True),
     "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
+    "hidden-cutmix": Method("EBM hidden, mixed labels", "hidden", joint_cutmix, uses_noise=True),
     "hidden-smoothing": Method("EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True),
 }
 

@@ -102,19 +102,32 @@ def plan_of(config: RunConfig, n_rows: int, seed: int, *, with_noise: bool = Tru
 Tokens = tuple[np.ndarray, np.ndarray]
 
 
+@dataclass(frozen=True)
+class Draw:
+    """A noise text: the number of its source, its tokens, and the rows it was made of with the share of the first."""
+
+    source: int
+    tokens: Tokens
+    parts: tuple[int, int, float] | None = None
+
+
 class NoiseSupply(Protocol):
-    """Where a training takes its noise from: each draw gives the number of its source and the tokens of a text.
+    """Where a training takes its noise from.
 
     A draw is a pure function of its number, so that several processes and a resumed run see the same texts.
     """
 
     names: tuple[str, ...]
 
-    def draw(self, numbers: Sequence[int]) -> list[tuple[int, Tokens]]: ...
+    def draw(self, numbers: Sequence[int]) -> list[Draw]: ...
 
 
 class Collator:
-    """Steps -> token arrays of data texts, then of noise texts, with labels (-1 - s for noise of source s)."""
+    """Steps -> token arrays of data texts, then of noise texts, with labels (-1 - s for noise of source s).
+
+    `mixed` [n, 3] has the labels of the two texts that a noise text was made of and the share of the first; -1 where
+    there are none.
+    """
 
     def __init__(self, data: TokenTable, labels: np.ndarray, noise: NoiseSupply | None = None) -> None:
         self.data, self.labels, self.noise = data, labels, noise
@@ -123,7 +136,12 @@ class Collator:
         texts = [self.data[step.row] for step in steps]
         numbers = [number for step in steps for number in step.noise]
         noise = self.noise.draw(numbers) if self.noise is not None and numbers else []
-        sources = np.array([-1 - source for source, _ in noise], dtype=np.int64)
+        sources = np.array([-1 - draw.source for draw in noise], dtype=np.int64)
         labels = np.concatenate([self.labels[[s.row for s in steps]], sources]).astype(np.int64)
-        ids, types = zip(*texts, *(tokens for _, tokens in noise), strict=True)
-        return {"ids": list(ids), "types": list(types), "labels": labels}
+        mixed = np.full((len(labels), 3), -1.0, dtype=np.float32)
+        for i, draw in enumerate(noise, start=len(texts)):
+            if draw.parts is not None:
+                first, other, share = draw.parts
+                mixed[i] = self.labels[first], self.labels[other], share
+        ids, types = zip(*texts, *(draw.tokens for draw in noise), strict=True)
+        return {"ids": list(ids), "types": list(types), "labels": labels, "mixed": mixed}
