@@ -17,7 +17,7 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "toke
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {
     "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "results",
-    "evaluation", "tasks", "data", "errors", "progress", "config", "names", "mixing",
+    "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "names", "mixing",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

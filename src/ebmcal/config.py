@@ -18,6 +18,11 @@ METHOD_NAMES = (
     "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "noise-entropy", "cutmix",
     "scalar", "hidden", "sharp-hidden", "hidden-cutmix", "hidden-smoothing",
 )  # fmt: skip
+#: What `auto` trains; the advice chooses between them, each with temperature and without.
+AUTO_METHODS = ("baseline", "hidden")
+    "baseline",
+    "hidden",
+)  # what `auto` trains; the advice chooses between them, with temperature and without
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
 
@@ -51,7 +56,11 @@ class RunConfig(BaseModel):
 
     encoder: str = _option("roberta-base", "Hub name, local folder, or `minilm` (built in).", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
-    methods: Names = _option(["baseline", "hidden"], "What to train: see the table of methods in the README.", MODEL)
+    methods: Names = _option(
+        ["baseline", "hidden"],
+        "What to train (the README lists them); auto: baseline and hidden, and which to use.",
+        MODEL,
+    )
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
     poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
     label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
@@ -117,6 +126,8 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
         problems = _explain(error)
         wrong = {item["loc"][0] for item in error.errors()}
         config = RunConfig(**{k: v for k, v in values.items() if k not in wrong})
+    if config.methods == ["auto"]:
+        config = config.model_copy(update={"methods": list(AUTO_METHODS)})
     config = _with_noise(config, problems)
     problems += _problems(config)
     if problems:

@@ -31,6 +31,8 @@ def run_config(config: RunConfig) -> None:
         console.print(to_rich(table if wide else compact(table), narrow=not wide))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
+    for sentence in (document.get("advice") or {}).get("sentences", ()):
+        console.print(sentence, highlight=False)
     console.print(f"Open {folder.report} in a browser.", highlight=False, soft_wrap=True)
 
 

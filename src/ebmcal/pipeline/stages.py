@@ -13,6 +13,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from ebmcal.advice import advise
 from ebmcal.config import RunConfig
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
 from ebmcal.errors import EbmcalError
@@ -149,6 +150,7 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "paired": build_paired(folder, cells),
         "detection": build_detection(folder, cells),
         "training": training,
+        "advice": advise(folder, cells),
     }
     write_json(folder.metrics, document)
 

@@ -1,0 +1,77 @@
+"""The advice at the end of a run: from calibration rows, for models that are over-, under- and well confident."""
+
+import numpy as np
+import pytest
+
+from ebmcal.advice import advise, candidates, sentences
+from ebmcal.predictions import Predictions
+from ebmcal.runfolder import Cell, RunFolder
+
+
+def draw(scale, n=2000, seed=0, quality=1.0):
+    """Rows of a two-class model that is calibrated when `scale` is 1 and overconfident above."""
+    rng = np.random.default_rng(seed)
+    true = rng.normal(0, 2, n)
+    labels = (rng.random(n) < 1 / (1 + np.exp(-true))).astype(int)
+    seen = quality * true + (1 - quality) * rng.normal(0, 2, n)
+    logits = np.stack([np.zeros(n), scale * seen], axis=1)
+    return Predictions(labels, ("no", "yes"), logits=logits, ids=[f"r{i}" for i in range(n)])
+
+
+def advice_for(**runs):
+    found = [c for method, rows in runs.items() for c in candidates(method, [rows])]
+    found.sort(key=lambda c: c.nll)
+    return found, sentences({c.title: c for c in found})
+
+
+@pytest.mark.parametrize(
+    ("scale", "words"), [(3.0, "is overconfident"), (0.3, "is underconfident"), (1.0, "neither over- nor under")]
+)
+def test_the_confidence_of_the_baseline_is_said(scale, words):
+    _, said = advice_for(baseline=draw(scale))
+    assert words in said[0]
+
+
+def test_temperature_is_chosen_where_it_helps_and_the_better_model_wins():
+    found, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
+    assert found[0].title == "hidden + temperature (dev)"
+    assert found[0].temperature == pytest.approx(2.0, rel=0.15)
+    assert "Use hidden + temperature (dev)" in said[1]
+    assert said[2].startswith("hidden helped")
+
+
+def test_a_difference_within_the_noise_is_called_none():
+    rows = draw(1.5)
+    jitter = np.random.default_rng(1).normal(0, 0.3, rows.logits.shape)
+    other = Predictions(rows.labels, rows.label_names, logits=rows.logits + jitter, ids=rows.ids)
+    _, said = advice_for(baseline=rows, hidden=other)
+    assert "made no difference that these rows can show" in said[2] or said[2].startswith("hidden hurt")
+    _, said = advice_for(baseline=rows, hidden=rows)
+    assert "made no difference that these rows can show" in said[2]
+
+
+def test_few_rows_are_said():
+    _, said = advice_for(baseline=draw(1.0, n=40))
+    assert "40 calibration rows are few" in said[-1]
+
+
+def test_advice_of_a_run_folder_reads_the_calibration_split_alone(tmp_path):
+    folder = RunFolder(tmp_path)
+    cells = [Cell("baseline", 1), Cell("baseline", 2), Cell("hidden", 1)]
+    for cell, scale in zip(cells, (3.0, 2.5, 1.0), strict=True):
+        path = folder.predictions(cell, "calibration")
+        path.parent.mkdir(parents=True)
+        draw(scale, n=300, seed=5).write(path)
+    found = advise(folder, cells)
+    assert found["n_rows"] == 300
+    assert found["candidates"][0]["row"].startswith("hidden")
+    assert found["candidates"][-1]["row"] == "baseline"
+
+
+def test_no_labels_no_advice(tmp_path):
+    folder, cell = RunFolder(tmp_path), Cell("baseline", 1)
+    path = folder.predictions(cell, "calibration")
+    path.parent.mkdir(parents=True)
+    rows = draw(1.0, n=4)
+    rows.write(path)
+    assert advise(folder, [cell]) is None
