@@ -20,9 +20,6 @@ METHOD_NAMES = (
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden")
-    "baseline",
-    "hidden",
-)  # what `auto` trains; the advice chooses between them, with temperature and without
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
 
@@ -58,7 +55,7 @@ class RunConfig(BaseModel):
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
     methods: Names = _option(
         ["baseline", "hidden"],
-        "What to train (the README lists them); auto: baseline and hidden, and which to use.",
+        "What to train; auto: baseline and hidden, and which to use.",
         MODEL,
     )
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
