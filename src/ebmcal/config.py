@@ -20,9 +20,6 @@ METHOD_NAMES = (
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden")
-    "baseline",
-    "hidden",
-)  # what `auto` trains; the advice chooses between them, with temperature and without
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
 
