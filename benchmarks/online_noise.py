@@ -11,8 +11,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from timing import in_turns, publish
-
 from ebmcal.config import load_config
 from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.loading import load_encoder
@@ -24,6 +22,7 @@ from ebmcal.training.methods import METHODS, Settings
 from ebmcal.training.plan import Collator, plan_of
 from ebmcal.training.running import training_arguments
 from ebmcal.training.trainer import JointTrainer
+from timing import in_turns, publish
 
 #: Online noise may take this share of a step.
 GOAL = 0.02

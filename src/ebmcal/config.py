@@ -22,6 +22,7 @@ METHOD_NAMES = (
 AUTO_METHODS = ("baseline", "hidden")
 MODE_NAMES = ("infill", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
+SPLICE_FORMS = ("same-label", "other-label", "middle")
 
 Names = list[str]
 
@@ -198,8 +199,8 @@ def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
         raise unknown_name("noise source", source, known)
     if source in MODE_NAMES and not of:
         raise EbmcalError(f"The noise source {source} needs a language model: {source}:gpt2, for example.")
-    if source == "splice" and of:
-        raise EbmcalError(f"The noise source splice is made from the training texts and takes no {of!r}.")
+    if source == "splice" and of and of not in SPLICE_FORMS:
+        raise unknown_name("form of splice", of, SPLICE_FORMS)
     return source, of or None, share
 
 

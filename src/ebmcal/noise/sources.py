@@ -17,6 +17,10 @@ from ebmcal.data import Texts
 
 Row = tuple[str, str | None]
 
+#: Forms of splice that look at labels, and how often two rows are drawn until they fit.
+LABEL_FORMS = ("same-label", "other-label")
+TRIES = 50
+
 #: Two training rows that a noise text was made of, and the share of the first.
 Parts = tuple[int, int, float]
 
@@ -39,21 +43,34 @@ class OnlineSource(Protocol):
 class Splice:
     """The beginning of one text and the end of another, about as long as the first.
 
-    Of a pair, one sentence is spliced, or the second sentence is that of another row.
+    Of a pair, one sentence is spliced, or the second sentence is that of another row. Forms: `same-label` and
+    `other-label` choose the second text by its label; `middle` puts words of another text inside the first.
     """
 
+    form: str | None = None
+
     def write(self, texts: Texts, rng: np.random.Generator) -> Written:
-        chosen = _two(len(texts), rng)
+        chosen = self._two(texts, rng)
         first, other = texts.rows(chosen)
+        mend = replace_middle if self.form == "middle" else join
         if first[1] is None:
-            text, share = join(first[0], other[0], rng)
+            text, share = mend(first[0], other[0], rng)
             return Written((text, None), (*chosen, share))
         way = rng.integers(3)
         if way == 0:
             return Written((first[0], other[1]))
         if way == 1:
-            return Written((join(first[0], other[0], rng)[0], first[1]))
-        return Written((first[0], join(first[1], other[1] or "", rng)[0]))
+            return Written((mend(first[0], other[0], rng)[0], first[1]))
+        return Written((first[0], mend(first[1], other[1] or "", rng)[0]))
+
+    def _two(self, texts: Texts, rng: np.random.Generator) -> tuple[int, int]:
+        """Two different rows, where there are two; with a form that asks for labels, by trying some."""
+        for _ in range(TRIES):
+            first, other = _two(len(texts), rng)
+            same = texts.labels[first] == texts.labels[other]
+            if self.form not in LABEL_FORMS or same == (self.form == "same-label"):
+                break
+        return first, other
 
 
 @dataclass(frozen=True)
@@ -106,6 +123,20 @@ def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
     cut = int(rng.integers(1, len(words)))
     tail = ends[-(len(words) - cut) :]
     return space.join(words[:cut] + tail), cut / (cut + len(tail))
+
+
+def replace_middle(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
+    """A text with a run of its words replaced by as many of another; the share that is the text's own.
+
+    >>> replace_middle("one two three four", "a b c d e f", np.random.default_rng(1))
+    ('one d e four', 0.5)
+    """
+    (words, space), (others, _) = to_words(text), to_words(other)
+    if len(words) < 2 or not others:
+        return join(text, other, rng)
+    n = int(rng.integers(1, min(len(words) - 1, len(others)) + 1))
+    start, taken = int(rng.integers(len(words) - n + 1)), int(rng.integers(len(others) - n + 1))
+    return space.join(words[:start] + others[taken : taken + n] + words[start + n :]), 1 - n / len(words)
 
 
 def shuffle(text: str, rng: np.random.Generator) -> str:

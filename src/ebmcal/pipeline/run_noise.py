@@ -134,7 +134,7 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
 
 def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
     if part.source == "splice":
-        return Source(part, online=Splice())
+        return Source(part, online=Splice(part.of))
     if part.source == "far":
         return Source(part, online=_others(config, part, data.is_pair) if part.of else Far())
     train = data.splits["train"]
