@@ -3,6 +3,7 @@
 `None` means "decide for me": `ebmcal.recipe` fills it in. The resolved config is what a run records.
 """
 
+import contextlib
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -134,14 +135,17 @@ def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
 
 
 def _with_noise(config: RunConfig, problems: list[str]) -> RunConfig:
-    """The older settings of the noise as `noise`."""
-    if config.noise_lm is None and config.noise_mode is None:
-        return config
-    if config.noise:
-        problems.append(f"noise ({config.noise}) says what noise-lm and noise-mode say; leave those out.")
-    elif config.noise_lm is None:
+    """The older settings of the noise as `noise`, in the spelling that means the same run."""
+    noise, older = config.noise, config.noise_lm or config.noise_mode
+    if noise and older:
+        problems.append(f"noise ({noise}) says what noise-lm and noise-mode say; leave those out.")
+    elif older and config.noise_lm is None:
         problems.append(f"noise-mode {config.noise_mode} needs a language model: --noise {config.noise_mode}:gpt2.")
-    noise = config.noise or f"{config.noise_mode or 'infill'}:{config.noise_lm or 'gpt2'}"
+    if older and not noise:
+        mode = config.noise_mode or ("gaps" if config.noise_lm == "tiny" else "infill")
+        noise = f"{mode}:{config.noise_lm or 'gpt2'}"
+    with contextlib.suppress(EbmcalError):  # `_problems` tells what is wrong with it
+        noise = noise and spell_noise(parse_noise(noise))
     return config.model_copy(update={"noise": noise, "noise_lm": None, "noise_mode": None})
 
 
@@ -174,13 +178,23 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
         raise EbmcalError(f"noise names no source; it takes {', '.join((*ONLINE_SOURCES, *MODE_NAMES))}.")
     given = sum(share for _, _, share in entries if share)
     open_ = sum(share is None for _, _, share in entries)
-    if given > 1 + 1e-9 or (open_ and given >= 1) or (not open_ and abs(given - 1) > 1e-9):
+    if given > 1 + 1e-6 or (open_ and given >= 1) or (not open_ and given < 1 - 1e-6):
         raise EbmcalError(f"The shares of noise {text!r} must add up to 1 and leave every source something.")
     rest = (1 - given) / max(1, open_)
     parts = tuple(NoisePart(source, of, round(rest if share is None else share, 9)) for source, of, share in entries)
     if len({part.name for part in parts}) < len(parts):
         raise EbmcalError(f"noise {text!r} names a source twice; give each once, with its share.")
     return parts
+
+
+def spell_noise(parts: tuple[NoisePart, ...]) -> str:
+    """The `noise` setting that names these sources: shares are left out where all are equal.
+
+    >>> spell_noise(parse_noise("splice .80,far")), spell_noise(parse_noise("splice 0.5, far"))
+    ('splice 0.8, far 0.2', 'splice, far')
+    """
+    equal = len({part.share for part in parts}) == 1
+    return ", ".join(part.name if equal else f"{part.name} {part.share:.9g}" for part in parts)
 
 
 def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
@@ -244,9 +258,9 @@ def _problems(config: RunConfig) -> list[str]:
         problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:
         problems.append("steps and epochs are two ways to say how long to train; give one of them.")
-    for check in (lambda: config.task and find_task(config.task), lambda: config.noise and parse_noise(config.noise)):
+    for find, given in ((find_task, config.task), (parse_noise, config.noise)):
         try:
-            check()
+            _ = given is not None and find(given)
         except EbmcalError as error:
             problems.append(str(error))
     return problems
