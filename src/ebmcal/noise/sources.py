@@ -24,6 +24,9 @@ TRIES = 50
 #: Two training rows that a noise text was made of, and the share of the first.
 Parts = tuple[int, int, float]
 
+#: Texts at most that the words of one noise text come from: reading hundreds of long texts for one would take seconds.
+MOST_TEXTS = 64
+
 
 @dataclass(frozen=True)
 class Written:
@@ -79,8 +82,13 @@ class Far:
 
     def write(self, texts: Texts, rng: np.random.Generator) -> Written:
         (row,) = texts.rows([rng.integers(len(texts))])
-        change = shuffle if rng.random() < 0.5 else lambda text, rng: draw_words(texts, len(to_words(text)[0]), rng)
-        first, second = (None if text is None else change(text, rng) for text in row)
+        is_shuffled = rng.random() < 0.5
+
+        def change(text: str) -> str:
+            in_another_order = shuffle(text, rng) if is_shuffled else ""
+            return in_another_order or draw_words(texts, max(1, len(to_words(text)[0])), rng)
+
+        first, second = (None if text is None else change(text) for text in row)
         return Written((first or "", second))
 
 
@@ -114,15 +122,17 @@ def to_words(text: str) -> tuple[list[str], str]:
 def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
     """The beginning of a text and as many words of the end of another as the text has left; the share of the first.
 
+    A text of one word is kept whole, unless both are without spaces.
+
     >>> join("one two three four", "a b c d e f", np.random.default_rng(0))
     ('one two three f', 0.75)
     """
-    (words, space), (ends, _) = to_words(text), to_words(other)
-    if len(words) < 2:
-        return " ".join(part for part in (text, other) if part), 1 / (1 + len(ends))
-    cut = int(rng.integers(1, len(words)))
-    tail = ends[-(len(words) - cut) :]
-    return space.join(words[:cut] + tail), cut / (cut + len(tail))
+    (words, space), (ends, other_space) = to_words(text), to_words(other)
+    if space != other_space:  # one of them has spaces: the other is one word
+        words, ends, space = text.split(), other.split(), " "
+    cut = int(rng.integers(1, len(words))) if len(words) > 1 else len(words)
+    tail = ends[-max(1, len(words) - cut) :]
+    return space.join(words[:cut] + tail), cut / max(1, cut + len(tail))
 
 
 def replace_middle(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
@@ -146,7 +156,8 @@ def shuffle(text: str, rng: np.random.Generator) -> str:
 
 
 def draw_words(texts: Texts, n: int, rng: np.random.Generator) -> str:
-    """n words, each of a text of its own: words by their frequency, without grammar."""
-    rows: Sequence[Row] = texts.rows(rng.integers(len(texts), size=n))
-    words = [to_words(text or pair or "")[0] for text, pair in rows]
-    return " ".join(found[int(rng.integers(len(found)))] for found in words if found)
+    """n words, each of a text of its own as long as n is small: words by their frequency, without grammar."""
+    rows: Sequence[Row] = texts.rows(rng.integers(len(texts), size=min(n, MOST_TEXTS)))
+    words = [found for text, pair in rows if (found := to_words(text or pair or "")[0])]
+    chosen = (words[i % len(words)] for i in range(n)) if words else ()
+    return " ".join(found[int(rng.integers(len(found)))] for found in chosen)
