@@ -64,16 +64,17 @@ class Mixture:
 def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
     """Which of several sources a draw falls to, and the how-manieth of that source it is.
 
-    The first n draws hold each source in its share, to within one: the draws of a source are spread evenly.
+    The first n draws hold each source in its share, to within one (of more than three sources, two): the draws of a
+    source are spread evenly.
 
     >>> [allot(n, [0.75, 0.25]) for n in range(4)]
-    [(1, 0), (0, 0), (0, 1), (0, 2)]
+    [(0, 0), (0, 1), (1, 0), (0, 2)]
     """
     exact = [Fraction(share).limit_denominator(10_000) for share in shares]
     for source in range(len(exact) - 1):
         rate = exact[source] / sum(exact[source:])
-        before = int(number * rate)
-        if int((number + 1) * rate) > before:
+        before, after = (int(n * rate + Fraction(1, 2)) for n in (number, number + 1))
+        if after > before:
             return source, before
         number -= before
     return len(exact) - 1, number
