@@ -4,6 +4,8 @@ Sources that are online need nothing; the others have their language model and t
 Between `stages`, which asks for noise, and `ebmcal.noise`, which makes it.
 """
 
+import contextlib
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -65,6 +67,7 @@ class Source:
 
     part: NoisePart
     online: OnlineSource | None = None
+    unseen: OnlineSource | None = None  # writes the held-out texts, where `online` would write texts of the training
     store: NoiseStore | None = None
     card: dict[str, Any] | None = None
     table: TokenTable | None = None  # the texts of the store that trainings draw
@@ -106,7 +109,7 @@ def check_noise(config: RunConfig, data: TaskData) -> None:
     """Refuse, before any work, sources that cannot be had or do not fit the data."""
     for part in parse_noise(config.noise):
         if part.source == "far" and part.of:
-            _others(config, part, data.is_pair)
+            _others(config, part)
         if part.is_online:
             continue
         check_language_model(part.of, config.trust_remote_code)
@@ -133,10 +136,10 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
 
 
 def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
-    if part.source == "splice":
-        return Source(part, online=Splice(part.of))
-    if part.source == "far":
-        return Source(part, online=_others(config, part, data.is_pair) if part.of else Far())
+    if part.source == "far" and part.of:
+        return Source(part, *_others(config, part))
+    if part.is_online:
+        return Source(part, online=Splice(part.of) if part.source == "splice" else Far())
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(config, part, train, data.splits["calibration"], reporter)
     wanted = noise_wanted(config, part, len(train))
@@ -146,8 +149,13 @@ def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Repor
     return Source(part, store=store, card=card, table=table)
 
 
-def _others(config: RunConfig, part: NoisePart, is_pair: bool) -> Others:
-    return Others(load_texts(Path(part.of), cache_of(config)))
+def _others(config: RunConfig, part: NoisePart) -> tuple[Others, Others]:
+    """The texts of a file for trainings, and every fifth one for the held-out noise."""
+    given = load_texts(Path(part.of), cache_of(config))
+    if len(given) < 2:
+        raise EbmcalError(f"The noise source {part.name} has {len(given)} text; it takes two at least.")
+    is_kept_back = np.arange(len(given)) % 5 == 1
+    return Others(given.take(np.flatnonzero(~is_kept_back))), Others(given.take(np.flatnonzero(is_kept_back)))
 
 
 def _encode(config: RunConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
@@ -165,15 +173,14 @@ def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, repo
         rows = _unseen(source, data, n, config.noise_seed)
         texts += rows
         ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
-    keys = [source.store.key if source.store else source.part.name for source in sources]
-    key = fingerprint("held-out noise", keys, data.fingerprint, config.noise_seed, len(texts))
+    key = fingerprint("held-out noise", texts)
     return HeldOut(texts, ids, tokens_from(texts, key, config, reporter), key)
 
 
 def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
     if source.online is not None:
         rngs = (np.random.default_rng([seed, 23, i]) for i in range(n))
-        return [source.online.write(data.splits["test"], rng).row for rng in rngs]
+        return [(source.unseen or source.online).write(data.splits["test"], rng).row for rng in rngs]
     rows = list(source.store.rows(len(source.table) + n))
     return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
 
@@ -190,13 +197,15 @@ def _probes(
     rows = np.arange(min(len(table), HELD_OUT))
     key = fingerprint("probe", config.encoder, config.max_length, held_out.key, data.fingerprint)
     place = cache_of(config) / "probes" / f"{key}.json"
-    if not place.exists():
-        encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code)
-        if packs(encoder):
-            use_packing(encoder)
-        known, noise = features(encoder, table, rows), features(encoder, held_out.table)
-        write_json(place, {s.part.name: probe(known, noise[held_out.rows_of(s.part.name)]) for s in sources})
-    return read_json(place)
+    with contextlib.suppress(EbmcalError):  # absent or damaged
+        return read_json(place)
+    encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code)
+    if packs(encoder):
+        use_packing(encoder)
+    known, noise = features(encoder, table, rows), features(encoder, held_out.table)
+    probes = {s.part.name: probe(known, noise[held_out.rows_of(s.part.name)]) for s in sources}
+    write_json(place, probes, checked=True)
+    return probes
 
 
 def _say_hardness(probes: dict[str, float], reporter: Reporter) -> None:
@@ -295,7 +304,7 @@ def _require_made(config: RunConfig, part: NoisePart, train: Texts) -> None:
 def noise_wanted(config: RunConfig, part: NoisePart, n_train: int) -> int:
     """Noise texts of a stored source for one training without a repeat, or the limit that was set."""
     draws = plan_of(config, n_train, seed=0).n_noise_draws
-    return max(1, min(round(draws * part.share), config.noise_samples or 2_000_000))
+    return max(1, min(math.ceil(draws * part.share), config.noise_samples or 2_000_000))
 
 
 def lm_settings(config: RunConfig, part: NoisePart) -> NoiseLmSettings:
