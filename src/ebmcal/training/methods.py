@@ -17,7 +17,7 @@ from ebmcal.training import losses
 
 @dataclass(frozen=True)
 class Rows:
-    """The outputs of a (micro-)batch: data texts first come with a label, noise texts with label -1."""
+    """The outputs of a (micro-)batch: data texts come with a label, noise texts of source s with label -1 - s."""
 
     logits: Tensor  # [n, C]
     energies: Tensor  # [n]
@@ -162,6 +162,7 @@ class Method:
     terms: Callable[[Rows, Settings], Terms]
     uses_noise: bool = False
     uses_frequencies: bool = False
+    terms_without_noise: Callable[[Rows, Settings], Terms] = plain  # of a step that has none
 
 
 METHODS: dict[str, Method] = {
@@ -176,7 +177,9 @@ METHODS: dict[str, Method] = {
     "hidden": Method("EBM hidden", "hidden", joint, uses_noise=True),
     "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
     "hidden-cutmix": Method("EBM hidden, mixed labels", "hidden", joint_cutmix, uses_noise=True),
-    "hidden-smoothing": Method("EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True),
+    "hidden-smoothing": Method(
+        "EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True, terms_without_noise=smoothed
+    ),
 }
 
 

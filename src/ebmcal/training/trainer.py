@@ -16,7 +16,7 @@ from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.scoring import score
 from ebmcal.training.callbacks import FrequencyRefresher
-from ebmcal.training.methods import Method, Rows, Settings, label_frequencies, plain
+from ebmcal.training.methods import Method, Rows, Settings, label_frequencies
 from ebmcal.training.microbatch import Batch, MicroBatchTrainer
 from ebmcal.training.noting import StepTerms
 from ebmcal.training.plan import Collator
@@ -53,9 +53,10 @@ class JointTrainer(MicroBatchTrainer):
         """The weighted terms of these texts over the number of data texts of the step."""
         n_data = int((inputs["labels"] >= 0).sum())
         rows = self._forward(model, inputs, chosen)
-        # Without noise a step is cross-entropy alone: a data term by itself would only push energies down.
-        has_terms = not self.method.uses_noise or bool((inputs["labels"] < 0).any())
-        return self._step.add((self.method.terms if has_terms else plain)(rows, self.settings), rows, n_data)
+        # Without noise a step has no energy terms: a data term by itself would only push energies down.
+        has_noise = not self.method.uses_noise or bool((inputs["labels"] < 0).any())
+        terms = self.method.terms if has_noise else self.method.terms_without_noise
+        return self._step.add(terms(rows, self.settings), rows, n_data)
 
     def step_done(self) -> None:
         """Note the terms of the step and the energies of its texts."""
