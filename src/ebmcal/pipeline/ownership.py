@@ -5,9 +5,7 @@ config.yaml and fingerprints.json vouch for each other, and the cards of finishe
 
 import contextlib
 
-import yaml
-
-from ebmcal.config import RunConfig, differences, fixed_settings, save_config
+from ebmcal.config import RunConfig, differences, fixed_settings, load_config, save_config
 from ebmcal.data import TaskData
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE
@@ -78,7 +76,7 @@ def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[s
 def _recorded_config(folder: RunFolder) -> RunConfig | None:
     """The config of a run folder, or None when it is absent or unreadable."""
     try:
-        return RunConfig(**yaml.safe_load(folder.config.read_text(encoding="utf-8")))
+        return load_config(folder.config, {})  # settings of older versions become those of this one
     except Exception:  # unreadable in whatever way
         return None
 
