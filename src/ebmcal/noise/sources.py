@@ -119,6 +119,12 @@ def to_words(text: str) -> tuple[list[str], str]:
     return (words, " ") if len(words) > 1 else (list(text.strip()), "")
 
 
+def _alike(text: str, other: str) -> tuple[list[str], list[str], str]:
+    """Two texts cut in the same way, and what joins their words: where one has spaces, the other is one word."""
+    (words, space), (others, other_space) = to_words(text), to_words(other)
+    return (words, others, space) if space == other_space else (text.split(), other.split(), " ")
+
+
 def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
     """The beginning of a text and as many words of the end of another as the text has left; the share of the first.
 
@@ -127,9 +133,7 @@ def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
     >>> join("one two three four", "a b c d e f", np.random.default_rng(0))
     ('one two three f', 0.75)
     """
-    (words, space), (ends, other_space) = to_words(text), to_words(other)
-    if space != other_space:  # one of them has spaces: the other is one word
-        words, ends, space = text.split(), other.split(), " "
+    words, ends, space = _alike(text, other)
     cut = int(rng.integers(1, len(words))) if len(words) > 1 else len(words)
     tail = ends[-max(1, len(words) - cut) :]
     return space.join(words[:cut] + tail), cut / max(1, cut + len(tail))
@@ -141,7 +145,7 @@ def replace_middle(text: str, other: str, rng: np.random.Generator) -> tuple[str
     >>> replace_middle("one two three four", "a b c d e f", np.random.default_rng(1))
     ('one d e four', 0.5)
     """
-    (words, space), (others, _) = to_words(text), to_words(other)
+    words, others, space = _alike(text, other)
     if len(words) < 2 or not others:
         return join(text, other, rng)
     n = int(rng.integers(1, min(len(words) - 1, len(others)) + 1))
