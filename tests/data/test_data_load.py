@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebmcal.data import DataSource, audit_sentences, load_data, load_texts
+from ebmcal.data import DataSource, audit_sentences, load_data, load_other_texts, load_texts
 from ebmcal.data.store import _sound_info
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.atomic import writing
@@ -292,3 +292,18 @@ def test_memory_does_not_grow_with_the_texts(tmp_path):
     grown = large["first"]["private_peak_mb"] - small["first"]["private_peak_mb"]
     assert grown < (large["file_mb"] - small["file_mb"]) * 1.5  # numbers of a row only; texts in lists would be 5 times
     assert grown < 45
+
+
+@pytest.mark.parametrize(
+    ("columns", "own", "taken"),
+    [(("text", "x"), None, "text"), (("sentence",), None, "sentence"), (("id", "review"), "review", "review")],
+)
+def test_texts_from_elsewhere_find_their_column(columns, own, taken, tmp_path):
+    path = write_csv(tmp_path / "other.csv", [[f"in {name}" for name in columns]], columns)
+    assert load_other_texts(path, tmp_path / "cache", own).texts() == [(f"in {taken}", None)]
+
+
+def test_texts_from_elsewhere_with_several_columns_and_none_known(tmp_path):
+    path = write_csv(tmp_path / "other.csv", [["a", "b"]], ("id", "words"))
+    with pytest.raises(EbmcalError, match="Unknown column 'text'"):
+        load_other_texts(path, tmp_path / "cache", "review")

@@ -166,7 +166,7 @@ def _checked(name: str, config: RunConfig, mistakes: Mistakes) -> BenchmarkTask:
 
 def _looks(config: RunConfig) -> list[Callable[[], Any]]:
     """What `prepare` would stop at, one by one."""
-    from ebmcal.data import load_texts
+    from ebmcal.data import load_other_texts
     from ebmcal.data.sources import resolve_source
     from ebmcal.models.loading import check_encoder, check_language_model
     from ebmcal.pipeline.cache import cache_of
@@ -178,4 +178,6 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
         models = [part.of for part in parse_noise(config.noise or "splice") if not part.is_online]
         looks += [partial(check_language_model, name, config.trust_remote_code) for name in models]
     looks.append(lambda: resolve_source(source_of(config)))
-    return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]
+    return looks + [
+        partial(load_other_texts, path, cache_of(config), config.text_column) for path in config.ood.values()
+    ]

@@ -7,8 +7,17 @@ counts what was odd. `in_memory` turns objects into files.
 
 from ebmcal.data.audit import audit_sentences
 from ebmcal.data.builtin import imdb_reviews
-from ebmcal.data.load import TaskData, load_data, load_texts
+from ebmcal.data.load import TaskData, load_data, load_other_texts, load_texts
 from ebmcal.data.sources import DataSource
 from ebmcal.data.texts import Texts
 
-__all__ = ["DataSource", "TaskData", "Texts", "audit_sentences", "imdb_reviews", "load_data", "load_texts"]
+__all__ = [
+    "DataSource",
+    "TaskData",
+    "Texts",
+    "audit_sentences",
+    "imdb_reviews",
+    "load_data",
+    "load_other_texts",
+    "load_texts",
+]

@@ -83,6 +83,17 @@ def load_texts(
     return Texts.of(stored, text_pair_column is not None, classes)
 
 
+def load_other_texts(
+    path: Path, cache_dir: Path, text_column: str | None = None, say: Callable[[str], None] = lambda line: None
+) -> Texts:
+    """Texts from elsewhere: the column `text`, or that of the run's own files, or the only one of the file."""
+    path = Path(path)
+    check_file(path)
+    columns = PartFiles((path,), format_of(path), Columns("text")).header_of(path)
+    known = [name for name in ("text", text_column) if name in columns]
+    return load_texts(path, cache_dir, (known or (columns if len(columns) == 1 else ["text"]))[0], say=say)
+
+
 def _labelled(resolved: ResolvedSource, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
     """Class names, and each part without the rows that have no label."""
     for part, kept in stored.items():

@@ -28,7 +28,7 @@ class PartFiles:
         """Raise unless every file is there, can be opened and has the columns."""
         for path in self.paths:
             check_file(path)
-            header = self._header(path)
+            header = self.header_of(path)
             self.columns.check(path, header, self._hint(header))
 
     def rows(self, tally: Tally) -> Iterator[SourceRow]:
@@ -51,7 +51,7 @@ class PartFiles:
             return columnar.read_columnar(path, self.format, self.columns, tally)
         return delimited.read_delimited(path, self._dialect(), self.columns, tally)
 
-    def _header(self, path: Path) -> list[str]:
+    def header_of(self, path: Path) -> list[str]:
         if self.format == "jsonl":
             return delimited.jsonl_header(path)
         if self.format in ("parquet", "arrow"):

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.config import NoisePart, RunConfig, parse_noise
-from ebmcal.data import TaskData, Texts, load_texts
+from ebmcal.data import TaskData, Texts, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ood_detection
 from ebmcal.models.loading import check_language_model, load_encoder, load_tokenizer
@@ -151,7 +151,7 @@ def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Repor
 
 def _others(config: RunConfig, part: NoisePart) -> tuple[Others, Others]:
     """The texts of a file for trainings, and every fifth one for the held-out noise."""
-    given = load_texts(Path(part.of), cache_of(config))
+    given = load_other_texts(Path(part.of), cache_of(config), config.text_column)
     if len(given) < 2:
         raise EbmcalError(f"The noise source {part.name} has {len(given)} text; it takes two at least.")
     is_kept_back = np.arange(len(given)) % 5 == 1

@@ -15,7 +15,7 @@ from typing import Any
 
 from ebmcal.advice import advise
 from ebmcal.config import RunConfig
-from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
+from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.models.loading import check_encoder, writes_texts
 from ebmcal.models.packing import longest_text
@@ -76,7 +76,9 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
                 claim(folder, config, data, reporter)
             tables = {name: tokens_of(split, config, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
-            extra = {name: load_texts(path, cache_of(config)) for name, path in config.ood.items()}
+            extra = {
+                name: load_other_texts(path, cache_of(config), config.text_column) for name, path in config.ood.items()
+            }
             noise, noisy = None, [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
             if noisy:
                 with failures.of(*noisy):
@@ -106,7 +108,7 @@ def prepare(
     if limit and resolved.max_length > limit:
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
     for path in config.ood.values():
-        load_texts(path, cache_of(config), say=say_damage or reporter.say)
+        load_other_texts(path, cache_of(config), config.text_column, say_damage or reporter.say)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
     for sentence in audit_sentences(data.audit):

@@ -1,0 +1,131 @@
+"""A study: the cells of a benchmark file, run, gathered and tabulated; what is finished is not done again.
+
+    python benchmarks/study.py results/noise --data-dir GLUE     # runs what is missing, then gathers
+    python benchmarks/study.py results/noise --gather            # only gathers what the run folders have
+
+`results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md). Beside it go `cells.csv`, a row for each
+cell, test set and post-hoc calibrator with every metric; `table.md`, means over seeds; and `predictions/`, the logits,
+labels and energies of the test and held-out noise rows, without texts. Everything but the run folders is committed.
+"""
+
+import argparse
+import csv
+import statistics
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ebmcal.predictions import Predictions
+from ebmcal.runfolder import RunFolder
+from ebmcal.storage.atomic import read_json, write_text
+
+#: Splits whose predictions are kept beside the figures.
+KEPT = ("calibration", "test", "noise")
+
+#: Columns of the table: key in `cells.csv`, heading, digits.
+SHOWN = {
+    "accuracy": ("accuracy", 3), "ece_classwise": ("ECE class-wise", 3), "ece_top_label": ("ECE top-label", 3),
+    "nll": ("NLL", 3), "brier": ("Brier", 3), "told_apart": ("told apart, training", 2),
+    "told_apart_held_out": ("held-out", 2), "probe": ("untouched encoder", 2), "seconds": ("seconds", 0),
+}  # fmt: skip
+
+
+def run(folder: Path, options: list[str]) -> int:
+    """`ebmcal benchmark` on the study's file; cells that failed do not stop the others."""
+    command = [sys.executable, "-m", "ebmcal", "benchmark", str(folder / "study.yaml"), *options]
+    return subprocess.run(command, check=False).returncode
+
+
+def gather(folder: Path) -> None:
+    """Write `cells.csv`, `table.md` and `predictions/` from the run folders."""
+    spec = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
+    names = [task if isinstance(task, str) else task.get("name", task.get("task")) for task in spec["tasks"]]
+    runs = {name: RunFolder(Path(spec["output"]) / name) for name in names}
+    found = {name: run for name, run in runs.items() if run.metrics.exists()}
+    rows = [row for name, run in found.items() for row in _rows(name, run)]
+    if not rows:
+        sys.exit(f"No finished run below {spec['output']}.")
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with open(folder / "cells.csv", "w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+    write_text(folder / "table.md", table(rows))
+    for name, run in found.items():
+        _keep_predictions(run, folder / "predictions" / name)
+    print(f"{len(rows)} rows of {len(found)} of {len(names)} runs in {folder / 'cells.csv'}")
+
+
+def _rows(name: str, run: RunFolder) -> Iterator[dict[str, Any]]:
+    document = read_json(run.metrics)
+    config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
+    for row in document["rows"]:
+        if row.get("error"):
+            continue
+        cell = f"{row['method']}-seed{row['seed']}"
+        training = document["training"].get(cell, {})
+        facts = {
+            "run": name, "task": document["task"], "test_set": row["test_set"], "method": row["method"],
+            "posthoc": row["posthoc"] or "", "seed": row["seed"], "n_rows": row["n_rows"], "encoder": config["encoder"],
+            "noise": config["noise"] if training.get("noise_texts_used") else "", "noise_ratio": config["noise_ratio"],
+            "energy_weight": config["energy_weight"], "max_train_rows": config["max_train_rows"],
+            "steps": training.get("steps"), "learning_rate": config["learning_rate"],
+            "batch_size": config["batch_size"], "seconds": training.get("seconds"),
+            "told_apart": training.get("told_apart_at_the_end"),
+            "told_apart_held_out": _mean((training.get("told_apart_held_out") or {}).values()),
+        }  # fmt: skip
+        if training.get("noise_texts_used"):
+            facts["probe"] = _mean(source["probe"] for source in document["noise"].values())
+        ood = {f"ood {k}": v["auroc"] for k, v in document["detection"].get(cell, {}).items() if not row["posthoc"]}
+        yield facts | {metric: figure["value"] for metric, figure in row["metrics"].items()} | ood
+
+
+def _mean(values: Any) -> float | None:
+    known = list(values)
+    return round(statistics.fmean(known), 4) if known else None
+
+
+def table(rows: list[dict[str, Any]]) -> str:
+    """Means over seeds ± their standard deviation, a line for each run, method and calibrator."""
+    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
+    for row in rows:
+        groups.setdefault((row["run"], row["method"], row["posthoc"]), []).append(row)
+    lines = [["run", "method", "seeds", *(title for title, _ in SHOWN.values())]]
+    for (run_name, method, posthoc), members in groups.items():
+        figures = [_figure([m.get(key) for m in members], digits) for key, (_, digits) in SHOWN.items()]
+        lines.append([run_name, f"{method} + {posthoc}" if posthoc else method, str(len(members)), *figures])
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def _figure(values: list[Any], digits: int) -> str:
+    known = [float(v) for v in values if v is not None]
+    if not known:
+        return ""
+    spread = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{statistics.fmean(known):.{digits}f}{spread}"
+
+
+def _keep_predictions(run: RunFolder, place: Path) -> None:
+    for cell in run.cells():
+        for split in (s for s in run.splits(cell) if s in KEPT):
+            rows = Predictions.read(run.predictions(cell, split))
+            target = place / cell.name / f"{split}.parquet"
+            target.parent.mkdir(parents=True, exist_ok=True)
+            replace(rows, texts=None, text_pairs=None).write(target)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--gather", action="store_true", help="run nothing")
+    parser.add_argument("--only", help="runs to make, with commas")
+    arguments = parser.parse_args()
+    code = 0 if arguments.gather else run(arguments.folder, ["--only", arguments.only] if arguments.only else [])
+    gather(arguments.folder)
+    sys.exit(code)
