@@ -47,7 +47,7 @@ class RunConfig(BaseModel):
     max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1)
     split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0)
 
-    encoder: str = _option("roberta-base", "Hub name, local folder, or `minilm` (built in).", MODEL)
+    encoder: str = _option("roberta-base", "Hub name, local folder, or built in: `minilm`, `mpnet`.", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
     methods: Names = _option(
         ["baseline", "hidden"], "baseline, poscal, poscal-kl, scalar, hidden, sharp-hidden.", MODEL
@@ -61,7 +61,9 @@ class RunConfig(BaseModel):
     noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
     top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1)
-    noise_lm_steps: int | None = _option(None, "Training steps of the noise LM.", NOISE, ge=1)
+    noise_lm_steps: int | None = _option(
+        None, "Training steps of the noise LM; by default until its held-out loss no longer falls.", NOISE, ge=0
+    )
     noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1)
     noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0)
     noise_samples: int | None = _option(
@@ -131,7 +133,6 @@ def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
     steps = steps or max(1, round((config.epochs or 4) * n_train / batch))
     ratio = config.noise_ratio or (published.noise_ratio if published else 2)
     lm_batch = config.noise_lm_batch_size or (32 if tiny else 8)
-    lm_epochs = published.noise_lm_epochs if published else 4
     return config.model_copy(
         update={
             "batch_size": batch,
@@ -147,7 +148,7 @@ def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
             "energy_weight": config.energy_weight or (1.0 if published else SHORT_RUN_NOISE_WEIGHT / ratio),
             "noise_mode": config.noise_mode or ("gaps" if tiny else "infill"),
             "noise_lm_batch_size": lm_batch,
-            "noise_lm_steps": config.noise_lm_steps or (400 if tiny else max(1, round(lm_epochs * n_train / lm_batch))),
+            "noise_lm_steps": _lm_steps(config, published, n_train, lm_batch),
             "noise_lm_learning_rate": config.noise_lm_learning_rate or (2e-3 if tiny else 5e-6 if published else 1e-4),
             "eval_steps": config.eval_steps or (500 if published else max(1, steps // 8)),
             "save_steps": config.save_steps or max(1, min(500, steps // 4)),
@@ -178,6 +179,13 @@ def _published(config: RunConfig, task: Task | None) -> TrainingDefaults | None:
     """The published settings, when the run is on the whole of a published task at its published length."""
     whole = config.max_train_rows is None and config.steps is None and config.epochs is None
     return task.published if task and whole and config.train is None else None
+
+
+def _lm_steps(config: RunConfig, published: TrainingDefaults | None, n_train: int, batch: int) -> int | None:
+    """Steps of the noise LM: as asked, as published, or None: until its loss no longer falls."""
+    if config.noise_lm_steps is not None or not published:
+        return 400 if config.noise_lm_steps is None and config.noise_lm == "tiny" else config.noise_lm_steps
+    return max(1, round(published.noise_lm_epochs * n_train / batch))
 
 
 def _first(*values: int | None) -> int:

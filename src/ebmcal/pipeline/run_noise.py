@@ -16,7 +16,7 @@ from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.filling import Engine, fill, here
 from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.lm import CARD
-from ebmcal.noise.store import MANIFEST, NoiseSettings, NoiseStore
+from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from
 from ebmcal.pipeline.cell import training_plan
 from ebmcal.progress import Reporter
@@ -86,7 +86,7 @@ def _require_made(config: RunConfig, train: Texts) -> None:
     card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
-        if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= noise_wanted(config, len(train)):
+        if (folder / RECORD).exists() and len(NoiseStore.open(folder)) >= noise_wanted(config, len(train)):
             return
     raise EbmcalError(
         "The noise is not made yet, and several processes cannot make it together. "
