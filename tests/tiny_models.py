@@ -141,7 +141,7 @@ def make_noise_lm(kind: str = "llama", mode: str = "infill", mask_ratio: float =
 
 def markers_behind(n: int) -> Markers:
     """Marks whose ids follow a vocabulary of n."""
-    return Markers(n, n + 1, n + 2, n + 3)
+    return Markers(n, n + 1, n + 2, end=n + 3)
 
 
 def random_texts(lengths, vocabulary: int = VOCABULARY, seed: int = 0) -> list[np.ndarray]:

@@ -21,7 +21,7 @@ METHOD_NAMES = (
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden")
-MODE_NAMES = ("infill", "gaps", "plain", "half")
+MODE_NAMES = ("infill", "continue", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far")
 SPLICE_FORMS = ("same-label", "other-label", "middle")
 
@@ -53,7 +53,7 @@ class RunConfig(BaseModel):
     max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1)
     split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0)
 
-    encoder: str = _option("roberta-base", "Hub name, local folder, or `minilm` (built in).", MODEL)
+    encoder: str = _option("roberta-base", "Hub name, local folder, or built in: `minilm`, `mpnet`.", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
     methods: Names = _option(
         ["baseline", "hidden"],
@@ -75,7 +75,9 @@ class RunConfig(BaseModel):
     noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
     top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1)
-    noise_lm_steps: int | None = _option(None, "Training steps of the noise LM.", NOISE, ge=1)
+    noise_lm_steps: int | None = _option(
+        None, "Training steps of the noise LM; by default until its held-out loss no longer falls.", NOISE, ge=0
+    )
     noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1)
     noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0)
     noise_samples: int | None = _option(

@@ -4,6 +4,8 @@ A published task at its published length gets the published settings. Everything
 plateau of accuracy on small data and that were chosen on calibration splits: docs/study.md shows how.
 """
 
+from typing import Any
+
 from ebmcal.config import RunConfig, parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.tasks import Task, TrainingDefaults, find_task
@@ -66,17 +68,18 @@ def _learning_rate(published: TrainingDefaults | None, hidden_size: int) -> floa
     return WIDE_RATE if hidden_size >= NARROW else NARROW_RATE
 
 
-def _noise_lm(config: RunConfig, noise: str, published: TrainingDefaults | None, n_train: int) -> dict[str, float]:
+def _noise_lm(config: RunConfig, noise: str, published: TrainingDefaults | None, n_train: int) -> dict[str, Any]:
     """Settings of the noise language model, where a source has one."""
     if all(part.is_online for part in parse_noise(noise)):
         return {}
     tiny = any(part.of == "tiny" for part in parse_noise(noise))
     batch = config.noise_lm_batch_size or (32 if tiny else 8)
-    epochs = published.noise_lm_epochs if published else 4
+    # None: until the loss on held-out texts no longer falls.
+    steps = max(1, round(published.noise_lm_epochs * n_train / batch)) if published else 400 if tiny else None
     return {
         "mask_ratio": config.mask_ratio or (0.2 if tiny else 0.4),
         "noise_lm_batch_size": batch,
-        "noise_lm_steps": config.noise_lm_steps or (400 if tiny else max(1, round(epochs * n_train / batch))),
+        "noise_lm_steps": steps if config.noise_lm_steps is None else config.noise_lm_steps,
         "noise_lm_learning_rate": config.noise_lm_learning_rate or (2e-3 if tiny else 5e-6 if published else 1e-4),
     }
 

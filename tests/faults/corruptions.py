@@ -34,8 +34,7 @@ DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
 #: Kind → where it is in a finished run.
 FINISHED = {
     "noise shard": "cache/noise/*/shard-*.parquet",
-    "noise manifest": "cache/noise/*/manifest.json",
-    "noise journal": "cache/noise/*/shards.jsonl",
+    "noise record": "cache/noise/*/noise.jsonl",
     "noise LM weights": "cache/noise_lm/*/model.safetensors",
     "noise LM config": "cache/noise_lm/*/config.json",
     "noise LM card": "cache/noise_lm/*/noise_lm.json",

@@ -252,7 +252,7 @@ report bad/run_history | history
 report done --output inputs | inputs
 noise show absent | absent
 noise show inputs | inputs
-noise show bad/noise_manifest | manifest.json
+noise show bad/noise_record | noise.jsonl
 noise show done -n 0 | -n
 noise sample {RUN} --count 0 | --count
 noise sample {RUN} --count -5 | --count
@@ -425,5 +425,5 @@ def _runs(folder: Path) -> None:
     (bad / "run_metrics" / "metrics.json").write_text('{"rows": 3')
     (bad / "run_predictions" / "predictions" / "hidden-seed1" / "test.parquet").write_bytes(b"PAR1")
     (bad / "run_history" / "history" / "hidden-seed1.jsonl").write_text("{\n{}\n")
-    (bad / "noise_manifest").mkdir()
-    (bad / "noise_manifest" / "manifest.json").write_text("[1]")
+    (bad / "noise_record").mkdir()
+    (bad / "noise_record" / "noise.jsonl").write_text("[1]")

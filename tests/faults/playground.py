@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ebmcal.noise.store import JOURNAL
+from ebmcal.noise.store import RECORD
 from ebmcal.storage.atomic import CHECK
 from ebmcal.storage.sealing import SEAL
 
@@ -109,7 +109,7 @@ def _digest(path: Path) -> str:
     if path.suffix in {".json", ".jsonl"}:
         try:
             lines = content.decode().splitlines() if path.suffix == ".jsonl" else [content.decode()]
-            if path.name == JOURNAL:  # in the order in which shards were made
+            if path.name == RECORD:  # in the order in which shards were made
                 lines = sorted(line for line in lines if line)
             content = json.dumps([_timeless(json.loads(line)) for line in lines]).encode()
         except ValueError:

@@ -2,25 +2,31 @@
 
 import json
 import math
+import os
+import signal
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file
 
 from ebmcal.data import load_texts
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
+from ebmcal.noise import fitting
 from ebmcal.noise.fitting import CARD, NoiseLmSettings, fit
 from ebmcal.noise.lm import (
     PACKED_LANGUAGE_MODELS,
     MaskedTexts,
     NoiseLm,
     add_markers,
+    held_out_loss,
     perplexity,
     prepare_packing,
     token_losses,
 )
-from ebmcal.noise.masking import MODES, Markers, collapse
+from ebmcal.noise.masking import MODES, Markers, collapse, to_sequence
 from ebmcal.noise.tiny import build_tiny, train_tokenizer
 from ebmcal.progress import Reporter
 from tiny_models import LANGUAGE_MODELS, SENTENCES, make_language_model, make_noise_lm, random_texts
@@ -82,19 +88,32 @@ def test_the_loss_masks_are_left_as_they_came():
     assert all(m.all() for m in learn)
 
 
+@pytest.mark.parametrize("spare", [0, 9])  # embeddings behind the vocabulary, as some models have
 @pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_neox"])  # tied and separate output embeddings
-def test_markers_are_added_once_and_start_at_the_mean(kind):
+def test_markers_are_added_once_and_begin_as_what_is_near(kind, spare):
     tokenizer = train_tokenizer(SENTENCES)
-    model, n = make_language_model(kind, vocab_size=len(tokenizer)), len(tokenizer)
-    mean = model.get_input_embeddings().weight.detach().mean(dim=0)
+    n, end = len(tokenizer), tokenizer.eos_token_id
+    model = make_language_model(kind, vocab_size=n + spare)
+    near = [tokenizer(text)["input_ids"] for text in Markers.NEAR.values()]
     markers = add_markers(model, tokenizer)
-    assert markers == Markers(n, n + 1, n + 2, n + 3)
-    weight = model.get_input_embeddings().weight
-    assert weight.shape[0] == model.get_output_embeddings().weight.shape[0] == n + 4
-    assert (weight[n:] - mean).abs().max() < 0.15
-    assert len(torch.unique(weight[n:], dim=0)) == 4
+    assert markers == Markers(n, n + 1, n + 2, end)
+    assert len(tokenizer) == n + 3
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        assert layer.weight.shape[0] == n + max(3, spare)
+        for mark, ids in zip((markers.mask, markers.separator, markers.write), near, strict=True):
+            torch.testing.assert_close(layer.weight[mark], layer.weight[ids].mean(dim=0))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[n:] += 1  # as if it had been trained
+    trained = model.get_input_embeddings().weight.clone()
     assert add_markers(model, tokenizer) == markers
-    assert len(tokenizer) == n + 4
+    assert torch.equal(model.get_input_embeddings().weight, trained)
+
+
+def test_an_lm_without_an_end_of_text_is_refused():
+    tokenizer = train_tokenizer(SENTENCES)
+    tokenizer.eos_token = None
+    with pytest.raises(EbmcalError, match=r"no end-of-text token.*eos_token"):
+        add_markers(make_language_model("llama", vocab_size=len(tokenizer)), tokenizer)
 
 
 def test_no_text_is_taken_for_a_mark():
@@ -151,7 +170,7 @@ def test_masks_are_new_each_epoch_and_pure_in_the_position(mode):
     again = MaskedTexts(lm, texts, 40, seed=3)
     assert [again[p][0].tolist() for p in reversed(range(40))][::-1] == items
     distinct = len({tuple(item) for item in items})
-    assert distinct == 8 if mode == "plain" else distinct > (12 if mode == "half" else 30)
+    assert distinct == 8 if mode in ("plain", "continue") else distinct > (12 if mode == "half" else 30)
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -176,13 +195,16 @@ def test_sequences_that_outgrow_the_lm_are_cut(kind):
     assert torch.isfinite(token_losses(lm.model, [ids], [learn])).all()
 
 
-def test_perplexity_is_that_of_the_learned_tokens():
+@pytest.mark.parametrize("n", [5, 100])
+def test_the_held_out_loss_is_that_of_the_learned_tokens_of_64_texts_at_most(n):
     lm = make_noise_lm()
-    texts = lm.encode([(s, None) for s in SENTENCES[:5]])
-    items = [MaskedTexts(lm, texts, 5, seed=0)[p] for p in range(5)]
+    texts = lm.encode([(s, None) for s in SENTENCES[:n]])
+    items = [MaskedTexts(lm, texts, 64, seed=0)[p] for p in range(min(n, 64))]
     with torch.no_grad():
         expected = direct_losses(lm.model, *zip(*items, strict=True)).mean()
-    assert perplexity(lm, texts) == pytest.approx(math.exp(expected), rel=1e-4)
+    assert held_out_loss(lm, texts) == pytest.approx(expected.item(), rel=1e-4)
+    assert perplexity(expected.item()) == pytest.approx(math.exp(expected))
+    assert math.isfinite(perplexity(1e9))
 
 
 @pytest.fixture(scope="module")
@@ -216,10 +238,84 @@ def test_fit_learns_and_leaves_a_folder_that_loads(small_tiny, texts, tmp_path):
     assert not (tmp_path / "lm.work").exists()
     lm = NoiseLm.load(tmp_path / "lm")
     assert (lm.mode, lm.mask_ratio, lm.max_length) == ("gaps", 0.4, 32)
-    assert perplexity(lm, lm.encode(held_out.texts())) == pytest.approx(card["perplexity"], rel=1e-4)
+    assert perplexity(held_out_loss(lm, lm.encode(held_out.texts()))) == pytest.approx(card["perplexity"], rel=1e-4)
     before = (tmp_path / "lm" / CARD).stat().st_mtime_ns
     assert fit(SETTINGS, train, held_out, tmp_path / "lm", Reporter()) == card
     assert (tmp_path / "lm" / CARD).stat().st_mtime_ns == before
+
+
+def weights(folder):
+    return {name: tensor.tolist() for name, tensor in load_file(folder / "model.safetensors").items()}
+
+
+@pytest.fixture
+def flat(small_tiny, texts, tmp_path, monkeypatch):
+    """A fitting without a number of steps: settings, splits and what it leaves."""
+    monkeypatch.setattr(fitting, "LOOK_EVERY", 4)
+    monkeypatch.setattr(fitting, "MAX_PASSES", 50)
+    settings = replace(SETTINGS, steps=None)
+    splits = texts.take([i for i in range(120) if i % 6]), texts.take(range(0, 120, 6))
+    return settings, splits, fit(settings, *splits, tmp_path / "undisturbed", Reporter())
+
+
+def test_without_a_number_of_steps_fitting_ends_when_the_held_out_loss_no_longer_falls(flat):
+    card = flat[2]
+    assert card["steps_done"] % 4 == 0
+    assert 8 < card["steps_done"] < 50 * 100 // 8
+    assert card["steps"] is None
+    assert card["perplexity"] < card["perplexity_before"] / 2
+
+
+@pytest.mark.parametrize("when", ["before", "at the end"])
+def test_such_a_fitting_resumes_to_the_bit(flat, tmp_path, monkeypatch, when):
+    """SIGTERM between two looks, and at the very look that ends it: its checkpoint must not be trained further."""
+    settings, splits, card = flat
+    looks = iter(range(10**6))
+    kill_at = card["steps_done"] // 4 - (1 if when == "before" else 0)  # look 0 is before the training
+
+    def killing(*args, **kwargs):
+        if next(looks) == kill_at:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return held_out_loss(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "held_out_loss", killing)
+        with pytest.raises(Interrupted):
+            fit(settings, *splits, tmp_path / "lm", Reporter())
+    resumed = fit(settings, *splits, tmp_path / "lm", Reporter())
+    assert resumed | {"seconds": 0} == card | {"seconds": 0}
+    assert weights(tmp_path / "lm") == weights(tmp_path / "undisturbed")
+
+
+def test_no_steps_leave_the_weights_as_they_are(small_tiny, texts, tmp_path):
+    card = fit(replace(SETTINGS, steps=0), texts, texts, tmp_path / "lm", Reporter())
+    assert card["perplexity"] == card["perplexity_before"]
+    assert (card["steps_done"], card["loss_first"]) == (0, None)
+    assert NoiseLm.load(tmp_path / "lm").mode == "gaps"
+
+
+def test_an_lm_of_another_version_is_refused(small_tiny, texts, tmp_path):
+    card = fit(replace(SETTINGS, steps=0), texts, texts, tmp_path / "lm", Reporter())
+    for there in (card | {"format": 1}, {k: v for k, v in card.items() if k != "format"}):
+        (tmp_path / "lm" / CARD).write_text(json.dumps(there))
+        with pytest.raises(EbmcalError, match=r"made by another version \(format 1; this one reads 2\).*noise fit"):
+            NoiseLm.load(tmp_path / "lm")
+
+
+def test_an_lm_may_read_the_label_first(texts):
+    lm = make_noise_lm(mode="infill")
+    told = replace(lm, label_names=("bad", "very good"))
+    (ids,) = lm.encode([("the film is dull", None)])
+    masked = np.arange(len(ids)) == 1
+    for label, name in enumerate(told.label_names):
+        (piece,) = told.lay_out(ids, masked, label)
+        assert lm.tokenizer.decode(piece.before) == f"{name}:\n"
+        sequence, learn = to_sequence([piece], lm.markers)
+        assert not learn[: len(piece.before)].any()
+        assert sequence[len(piece.before) :].tolist() == to_sequence(lm.lay_out(ids, masked), lm.markers)[0].tolist()
+    assert told.lay_out(ids, masked, -1) == lm.lay_out(ids, masked, 1) == lm.lay_out(ids, masked)
+    of_zero, of_one = (MaskedTexts(told, [ids], 1, 0, np.array([label]))[0][0].tolist() for label in (0, 1))
+    assert of_zero != of_one
 
 
 def test_the_key_depends_on_settings_and_texts(texts):

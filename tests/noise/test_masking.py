@@ -1,4 +1,4 @@
-"""Masks and layouts of the four modes, and that a layout filled with the original gives the original."""
+"""Masks and layouts of the modes, and that a layout filled with the original gives the original."""
 
 import itertools
 
@@ -14,6 +14,7 @@ from ebmcal.noise.masking import (
     assemble,
     collapse,
     draw_half,
+    draw_rest,
     draw_tokens,
     draw_words,
     find_mode,
@@ -85,6 +86,26 @@ def test_layout_of_infill():
     assert lay_out("infill", [1, 2, 3, SEP, 4], [0, 1, 1, 0, 0]) == [
         Piece([], [1, MASK, SEP, 4, WRITE], [1, 2, 3, SEP, 4])
     ]
+
+
+def test_continue_rewrites_the_end_and_the_separator_stays():
+    rng = np.random.default_rng(0)
+    masks = np.array([draw_rest(np.arange(40), 0.4, rng, MARKERS) for _ in range(500)])
+    assert masks.mean() == pytest.approx(0.4, abs=0.02)
+    assert all(not np.diff(m.astype(int)).min(initial=0) < 0 for m in masks)  # once hidden, hidden to the end
+    assert len(set(masks.sum(axis=1))) > 10
+    pairs = np.array([draw_rest(PAIR, 0.9, rng, MARKERS) for _ in range(50)])
+    assert not pairs[:, :4].any()
+    assert pairs[:, 5].all()
+    assert draw_rest(np.array([7]), 0.01, rng, MARKERS).tolist() == [True]
+    assert not draw_rest(np.array([7, SEP]), 0.9, rng, MARKERS).any()  # there is no second sentence
+
+
+def test_layout_of_continue():
+    assert lay_out("continue", [1, 2, 3], [0, 0, 1]) == [Piece([1, 2], [], [3], before=[END])]
+    ids, learn = to_sequence(lay_out("continue", [1, 2, 3], [0, 0, 1]), MARKERS)
+    assert ids.tolist() == [END, 1, 2, 3, END]
+    assert learn.tolist() == [False, True, True, True, True]
 
 
 def test_layout_of_plain():

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=4, sources_per_shard=10, seed=3, precision="fp32")
 WANTED = 700
-ABOUT = {"name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24}
+ABOUT = {"format": 2, "name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24, "label_names": []}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -213,9 +213,9 @@ def test_which_shards_will_be_needed(tmp_path):
 def test_shards_without_usable_texts_end_it(tmp_path):
     store = NoiseStore.open(tmp_path, SETTINGS.identity("data", ABOUT, "key"))
     for number in range(20):
-        store.add(number, [], {"unfinished": 40})
+        store.add(number, [], {"separator": 40})
     store.check_usable()
     assert store.likely_shards(3, limit=99) == [20, 21, 22]
-    store.add(20, [], {"unfinished": 40})
+    store.add(20, [], {"separator": 40})
     with pytest.raises(EbmcalError, match="21 shards without one usable text"):
         store.check_usable()

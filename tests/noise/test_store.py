@@ -1,6 +1,7 @@
 """The noise store: what a shard depends on, resuming, damage, growth, refusal, and what is thrown away."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -12,9 +13,9 @@ from ebmcal.noise import filling as noise_sampling
 from ebmcal.noise.filling import decode, fill, make_shard, show_hidden, show_masked, split_at
 from ebmcal.noise.masking import Piece
 from ebmcal.noise.sampler import Row
-from ebmcal.noise.store import JOURNAL, MANIFEST, NoiseSettings, NoiseStore, sources_of
+from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore, sources_of
 from ebmcal.progress import Reporter
-from ebmcal.storage.checksums import checksum
+from ebmcal.storage.checksums import checksum, fingerprint
 from tiny_models import SENTENCES, make_noise_lm
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=2, sources_per_shard=5, seed=3, precision="fp32")
@@ -150,37 +151,47 @@ def test_a_damaged_shard_is_made_again_the_same(lm, texts, tmp_path, damage):
     assert sorted(NoiseStore.open(tmp_path).shards) == list(range(len(before)))
 
 
-@pytest.mark.parametrize("damage", ["cut", "flipped", "glued", "missing"])
-def test_a_damaged_journal_costs_only_the_shards_it_names(lm, texts, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["cut", "flipped", "glued", "first line", "missing"])
+def test_a_damaged_record_costs_no_shard(lm, texts, tmp_path, damage):
     store = filled(tmp_path, texts, 30)
-    before, journal = files(tmp_path), tmp_path / JOURNAL
-    *others, last = journal.read_text().split("\n")
+    before, record = files(tmp_path), tmp_path / RECORD
+    times = {p: p.stat().st_mtime_ns for p in tmp_path.glob("shard-*")}
+    empty, first, *others, last = record.read_text().split("\n")
     if damage == "cut":  # the process died while it wrote
-        journal.write_text("\n".join([*others, last[: len(last) // 2]]))
+        record.write_text("\n".join([empty, first, *others, last[: len(last) // 2]]))
     elif damage == "flipped":
-        journal.write_text("\n".join([*others, last.replace('"rows": ', '"rows": 1')]))
+        record.write_text("\n".join([empty, first, *others, last.replace('"rows": ', '"rows": 1')]))
     elif damage == "glued":
-        journal.write_bytes("\n".join([*others, last]).encode() + b"\xff\x00")
+        record.write_bytes("\n".join([empty, first, *others, last]).encode() + b"\xff\x00")
+    elif damage == "first line":
+        record.write_text("\n".join([empty, first.replace("format", "from"), *others, last]))
     else:
-        journal.unlink()
-    known = NoiseStore.open(tmp_path).shards
-    assert len(known) == (0 if damage == "missing" else len(before) - 1)
-    assert all(store.shards[n] == entry for n, entry in known.items())
+        record.unlink()
+    if damage in ("first line", "missing"):
+        with pytest.raises(EbmcalError, match=RECORD):
+            NoiseStore.open(tmp_path)
+    else:
+        known = NoiseStore.open(tmp_path).shards
+        assert known == {n: entry for n, entry in store.shards.items() if n in known}
+        assert len(known) == len(before) - 1
+    lines = Lines()
+    NoiseStore.open(tmp_path, store.identity, lines.say)
+    assert RECORD in lines.lines[0]
     filled(tmp_path, texts, 30)
-    assert files(tmp_path) == before
+    assert times == {p: p.stat().st_mtime_ns for p in tmp_path.glob("shard-*")}
     assert NoiseStore.open(tmp_path).shards == store.shards
+    assert NoiseStore.open(tmp_path).identity == store.identity
 
 
 def test_entering_a_shard_writes_one_line(lm, texts, tmp_path):
     store = filled(tmp_path, texts, 30)
-    before = (tmp_path / JOURNAL).read_bytes()
-    manifest = (tmp_path / MANIFEST).read_bytes()
+    before = (tmp_path / RECORD).read_bytes()
     store.add(99, [], {"unfinished": 10})
-    after = (tmp_path / JOURNAL).read_bytes()
+    after = (tmp_path / RECORD).read_bytes()
     assert after.startswith(before)
     assert after[len(before) :].count(b"\n") == 1
-    assert (tmp_path / MANIFEST).read_bytes() == manifest
     assert list(NoiseStore.open(tmp_path).rows()) == list(store.rows())
+    assert {p.name for p in tmp_path.iterdir()} == {RECORD, *files(tmp_path)}
 
 
 def test_nothing_is_done_twice(lm, texts, tmp_path, monkeypatch):
@@ -208,26 +219,35 @@ def test_a_store_of_other_settings_or_data_is_refused(tmp_path):
     assert open_store(tmp_path).identity == NoiseStore.open(tmp_path).identity
 
 
-def test_a_store_of_others_is_refused_also_when_its_manifest_is_lost(lm, texts, tmp_path):
+@pytest.mark.parametrize("left", ["nothing", "the lines of the shards"])
+def test_a_store_of_others_is_refused_also_when_its_record_is_lost(lm, texts, tmp_path, left):
     filled(tmp_path, texts, 30)
-    (tmp_path / MANIFEST).unlink()
+    _, _, *shards = (tmp_path / RECORD).read_text().split("\n")
+    (tmp_path / RECORD).write_text("" if left == "nothing" else "\n".join(["", *shards]))
+    before = (tmp_path / RECORD).read_bytes()
     with pytest.raises(EbmcalError, match=r"made for other data"):
         open_store(tmp_path, data="other")
-    assert not (tmp_path / MANIFEST).exists()
+    assert (tmp_path / RECORD).read_bytes() == before
 
 
 def test_folders_that_are_no_store(tmp_path):
-    with pytest.raises(EbmcalError, match=r"holds no noise: manifest.json is missing"):
+    with pytest.raises(EbmcalError, match=rf"holds no noise: {RECORD} is missing"):
         NoiseStore.open(tmp_path)
-    for text, message in (
-        ("{", "not readable JSON"),
-        ("[]", "not the manifest"),
-        ('{"shards": {}}', "not the manifest"),
-        ('{"identity": {"format": 1}, "shards": {}}', r"by another version \(format: there 1, wanted 2\)"),
-    ):
-        (tmp_path / MANIFEST).write_text(text)
-        with pytest.raises(EbmcalError, match=message):
+    for text in ("{", "[]", '{"shards": {}}', '["identity", {"format": 3}, "0"]'):
+        (tmp_path / RECORD).write_text(text)
+        with pytest.raises(EbmcalError, match="is not the record of a noise store"):
             NoiseStore.open(tmp_path)
+
+
+def test_stores_of_other_versions_are_refused(tmp_path):
+    identity = open_store(tmp_path / "later").identity | {"format": 4}
+    (tmp_path / "later" / RECORD).write_text(json.dumps(["identity", identity, fingerprint("identity", identity)]))
+    for opening in (lambda: NoiseStore.open(tmp_path / "later"), lambda: open_store(tmp_path / "later")):
+        with pytest.raises(EbmcalError, match=r"by another version \(format: there 4, wanted 3\)"):
+            opening()
+    (tmp_path / "manifest.json").write_text("{}")
+    with pytest.raises(EbmcalError, match=r"made by an earlier version of ebmcal.*noise sample"):
+        NoiseStore.open(tmp_path)
 
 
 def test_reading_a_damaged_shard_names_it(lm, texts, tmp_path):
@@ -299,11 +319,55 @@ def test_unfinished_samples_with_open_gaps_are_counted(texts):
     assert thrown_away == {"unfinished": 10}
 
 
-def test_an_lm_that_writes_nothing_usable_is_told(texts, tmp_path, monkeypatch):
+def shards_of(monkeypatch, n_rows, thrown_away):
+    """Every shard has so many rows and throws so many samples away; returns the numbers of those that were made."""
+    row = {"source_id": 0, "round": 0, "sample": 0, "text": "a", "identical": False}
+    made = []
     monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
-    monkeypatch.setattr(noise_sampling, "make_shard", lambda *_: ([], {"unfinished": 10}))
-    with pytest.raises(EbmcalError, match=r"without one usable text \(thrown away: {'unfinished': 2\d0}\)"):
+    monkeypatch.setattr(
+        noise_sampling, "make_shard", lambda *args: made.append(args[2]) or ([row] * n_rows, thrown_away)
+    )
+    return made
+
+
+def test_an_lm_that_writes_nothing_usable_is_told(texts, tmp_path, monkeypatch):
+    shards_of(monkeypatch, 0, {"separator": 10})
+    with pytest.raises(EbmcalError, match=r"21 shards without one usable text \(thrown away: {'separator': 210}\)"):
         filled(tmp_path, texts, 30)
+
+
+def test_sampling_stops_when_most_samples_do_not_end(texts, tmp_path, monkeypatch):
+    made = shards_of(monkeypatch, 4, {"unfinished": 6})
+    for _ in range(2):  # the second time without a shard more
+        with pytest.raises(EbmcalError, match=r"6 of the first 10 noise samples did not end.*--noise-lm-steps"):
+            filled(tmp_path, texts, 30)
+        assert made == [0]
+
+
+@pytest.mark.parametrize(("n_unfinished", "said"), [(0, 0), (1, 0), (2, 1), (20, 1)])
+def test_many_samples_that_do_not_end_are_said_once_and_at_once(texts, tmp_path, monkeypatch, n_unfinished, said):
+    shards_of(monkeypatch, 20, {"unfinished": n_unfinished})
+    lines = Lines()
+    filled(tmp_path, texts, 60, lines)
+    assert sum("did not end" in line and "--noise-lm-steps" in line for line in lines.lines) == said
+    assert len(lines.lines) == said + 1
+
+
+def test_an_lm_that_reads_labels_is_told_the_own_or_another(tmp_path):
+    names = ("bad", "fair", "good")
+    rows = [{"text": text, "label": names[i % 3]} for i, text in enumerate(SENTENCES[:12])]
+    (tmp_path / "texts.jsonl").write_text("\n".join(json.dumps(row) for row in rows))
+    texts = load_texts(tmp_path / "texts.jsonl", tmp_path / "cache", label_column="label")
+    own = {int(i): names[label] for i, label in zip(texts.ids, texts.labels, strict=True)}
+    lm = replace(ending_lm("gaps"), label_names=names)
+    told = {}
+    for condition in ("none", "own", "other"):
+        written, _ = make_shard(lm, texts, 0, replace(SETTINGS, sources_per_shard=12, condition=condition))
+        told[condition] = {(row["source_id"], row["told"]) for row in written}
+    assert {name for _, name in told["none"]} == {None}
+    assert all(own[i] == name for i, name in told["own"])
+    assert all(own[i] != name for i, name in told["other"])
+    assert {name for _, name in told["other"]} == set(names)
 
 
 def test_empty_sources_are_counted(tmp_path):

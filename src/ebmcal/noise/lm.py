@@ -2,13 +2,13 @@
 
     loss = -log P_N(x | x^m), on the text only, re-masked every time a text comes round
 
-`fit` starts from a pretrained LM or from `tiny`, trains it over a plan of (text, mask) that is a pure function of the
-seed, and leaves a folder with weights, tokenizer and `noise_lm.json`: settings, perplexity on held-out texts.
+`ebmcal.noise.fitting` trains it over a plan of (text, mask) that is a pure function of the seed, and leaves a folder
+with weights, tokenizer and `noise_lm.json`: settings, perplexity on held-out texts.
 """
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -25,12 +25,16 @@ from ebmcal.errors import EbmcalError
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import ATTENTION, pack, pad, use_packing
 from ebmcal.models.scoring import micro_batches
-from ebmcal.noise.masking import Markers, draw_words, find_mode, to_sequence
+from ebmcal.noise.masking import Ids, Markers, Piece, draw_words, find_mode, to_sequence
 from ebmcal.storage.atomic import read_json
 from ebmcal.training.microbatch import Batch, MicroBatchTrainer
 from ebmcal.training.plan import Shuffled
 
 CARD = "noise_lm.json"
+FORMAT = 2  # 1 had an end mark of its own
+
+#: Held-out texts, at most, that say when the LM has learned enough.
+HELD_OUT = 64
 
 #: Causal architectures whose attention goes through the interface that `packing` plugs into.
 PACKED_LANGUAGE_MODELS = {"gpt2", "llama", "qwen2", "mistral", "gpt_neox"}
@@ -48,6 +52,7 @@ class NoiseLm:
     mode: str
     mask_ratio: float
     max_length: int = 128
+    label_names: tuple[str, ...] = ()  # of an LM that reads the label before the text
 
     def __post_init__(self) -> None:
         fuse_activations(self.model)
@@ -65,15 +70,22 @@ class NoiseLm:
             return draw_words(mode, ids, self._begins_word[ids], self.mask_ratio, rng, self.markers)
         return mode.draw(ids, self.mask_ratio, rng, self.markers)
 
-    def lay_out(self, ids: np.ndarray, masked: np.ndarray) -> list[Any]:
+    def lay_out(self, ids: np.ndarray, masked: np.ndarray, label: int = -1) -> list[Piece]:
+        """The layout of a masked text; with a label, an LM that reads labels reads its name first."""
         mode = find_mode(self.mode)
-        return mode.lay_out(ids, masked, self.markers, mode.lookahead)
+        first, *others = mode.lay_out(ids, masked, self.markers, mode.lookahead)
+        told = self._label_ids[label] if self.label_names and label >= 0 else []
+        return [replace(first, before=first.before + told), *others]
 
     @property
     def positions(self) -> int:
         """Tokens the model can read at most, of which a text with its masked version may need more."""
         config = self.model.config
         return getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None) or 1 << 30
+
+    @cached_property
+    def _label_ids(self) -> list[Ids]:
+        return [self.tokenizer(f"{name}:\n", add_special_tokens=False)["input_ids"] for name in self.label_names]
 
     @cached_property
     def _begins_word(self) -> np.ndarray:
@@ -97,6 +109,11 @@ class NoiseLm:
     def load(cls, folder: Path) -> "NoiseLm":
         """What `ebmcal.noise.fitting` wrote."""
         card = read_json(folder / CARD)
+        if card.get("format") != FORMAT:
+            raise EbmcalError(
+                f"The noise LM {folder} was made by another version (format {card.get('format', 1)}; this one reads "
+                f"{FORMAT}), in which texts ended with another mark. Make it again with: ebmcal noise fit"
+            )
         try:
             with quiet():
                 model = AutoModelForCausalLM.from_pretrained(
@@ -105,9 +122,8 @@ class NoiseLm:
             tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         except Exception as error:
             raise EbmcalError(f"{folder} is not a usable noise LM: {' '.join(str(error).split())[:300]}") from error
-        return cls(
-            model, tokenizer, add_markers(model, tokenizer), card["mode"], card["mask_ratio"], card["max_length"]
-        )
+        markers, names = add_markers(model, tokenizer), tuple(card["label_names"])
+        return cls(model, tokenizer, markers, card["mode"], card["mask_ratio"], card["max_length"], names)
 
 
 def fuse_activations(model: nn.Module) -> None:
@@ -119,32 +135,45 @@ def fuse_activations(model: nn.Module) -> None:
 
 
 def add_markers(model: nn.Module, tokenizer: Any) -> Markers:
-    """Add the marks to the vocabulary where they are missing; new embeddings start at the mean of the others."""
-    tokenizer.add_special_tokens({"additional_special_tokens": list(Markers.NAMES)})
-    embeddings = model.get_input_embeddings().weight
-    if len(tokenizer) > embeddings.shape[0]:
-        mean, n_old = embeddings.detach().mean(dim=0), embeddings.shape[0]
+    """Add the marks to the vocabulary where they are missing, each beginning as what it is nearest to.
+
+    A text ends with the LM's own end of text, which it knows how to write.
+    """
+    if tokenizer.eos_token_id is None:
+        raise EbmcalError(
+            "The language model has no end-of-text token, so it cannot say where a text ends. Set eos_token in its "
+            "tokenizer_config.json, or use another model, such as gpt2 or smollm2."
+        )
+    near = {name: tokenizer(text, add_special_tokens=False)["input_ids"] for name, text in Markers.NEAR.items()}
+    new = [name for name in near if name not in tokenizer.get_vocab()]
+    tokenizer.add_special_tokens({"additional_special_tokens": list(near)})
+    if len(tokenizer) > model.get_input_embeddings().weight.shape[0]:
         model.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-        with torch.no_grad():
-            for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
-                layer.weight[n_old:] = mean + 0.02 * torch.randn(len(tokenizer) - n_old, len(mean))
-    return Markers(*(tokenizer.convert_tokens_to_ids(name) for name in Markers.NAMES))
+    with torch.no_grad():
+        for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+            for name in new:
+                layer.weight[tokenizer.convert_tokens_to_ids(name)] = layer.weight[near[name]].mean(dim=0)
+    return Markers(*(tokenizer.convert_tokens_to_ids(name) for name in near), end=tokenizer.eos_token_id)
 
 
 class MaskedTexts(Dataset):
     """Item p: the sequence and loss mask of the text and the mask that stand at position p of the training."""
 
-    def __init__(self, lm: NoiseLm, texts: Sequence[np.ndarray], n_positions: int, seed: int) -> None:
+    def __init__(
+        self, lm: NoiseLm, texts: Sequence[np.ndarray], n_positions: int, seed: int, labels: np.ndarray | None = None
+    ) -> None:
         self.lm, self.texts, self.n_positions, self.seed = lm, texts, n_positions, seed
+        self.labels = np.full(len(texts), -1) if labels is None else labels  # [n], told to an LM that reads them
         self._order = Shuffled(len(texts), seed)
 
     def __len__(self) -> int:
         return self.n_positions
 
     def __getitem__(self, position: int) -> tuple[np.ndarray, np.ndarray]:
-        ids = self.texts[self._order[position]]
-        masked = self.lm.draw_mask(ids, np.random.default_rng([self.seed, 7, position]))
-        sequence, learn = to_sequence(self.lm.lay_out(ids, masked), self.lm.markers)
+        row = self._order[position]
+        masked = self.lm.draw_mask(self.texts[row], np.random.default_rng([self.seed, 7, position]))
+        pieces = self.lm.lay_out(self.texts[row], masked, int(self.labels[row]))
+        sequence, learn = to_sequence(pieces, self.lm.markers)
         return sequence[: self.lm.positions], learn[: self.lm.positions]
 
 
@@ -195,16 +224,28 @@ class NoiseLmTrainer(MicroBatchTrainer):
 
 
 @torch.no_grad()
-def perplexity(lm: NoiseLm, texts: Sequence[np.ndarray], seed: int = 0, limit: int = 200) -> float:
-    """exp of the mean loss on held-out texts under fixed masks: how surprised the LM is by what it should write."""
+def held_out_loss(
+    lm: NoiseLm, texts: Sequence[np.ndarray], labels: np.ndarray | None = None, *, bf16: bool = False
+) -> float:
+    """Mean loss on at most `HELD_OUT` of the texts, always the same with the same masks: how they surprise the LM."""
     lm.model.eval()
-    chosen = MaskedTexts(lm, texts, min(limit, len(texts)), seed)
+    chosen = MaskedTexts(lm, texts, min(HELD_OUT, len(texts)), 0, labels)
     items = [chosen[p] for p in range(len(chosen))]
     total, n_tokens = 0.0, 0
-    for batch in micro_batches(np.array([len(ids) for ids, _ in items]), budget=2048):
-        losses = token_losses(lm.model, [items[i][0] for i in batch], [items[i][1] for i in batch])
-        total, n_tokens = total + losses.sum().item(), n_tokens + len(losses)
-    return math.exp(min(total / max(1, n_tokens), 50.0))
+    with torch.autocast(lm.model.device.type, torch.bfloat16, enabled=bf16):
+        for batch in micro_batches(np.array([len(ids) for ids, _ in items]), budget=2048):
+            losses = token_losses(lm.model, [items[i][0] for i in batch], [items[i][1] for i in batch])
+            total, n_tokens = total + losses.sum().item(), n_tokens + len(losses)
+    return total / max(1, n_tokens)
+
+
+def perplexity(loss: float) -> float:
+    """exp of a mean loss, bounded.
+
+    >>> perplexity(0.0)
+    1.0
+    """
+    return math.exp(min(loss, 50.0))
 
 
 def prepare_packing(model: nn.Module) -> None:

@@ -1,16 +1,18 @@
 """From a text to what the noise LM reads and writes: masks, layouts, and back to a text.
 
 A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it
-is only told), then writes `written` and an end mark. Reading and writing alternate, so one sampler serves every mode:
+is only told), then writes `written` and an end mark; the first may have a label to read `before`. Reading and writing
+alternate, so one sampler serves every mode:
 
     infill   masked text as prefix, then the whole text is written (the paper's)
+    continue the beginning is read, the rest is written (Deng et al. 2020); of a pair, the rest of the second sentence
     gaps     left to right: kept words, a preview of the words behind the gap, then only the gap is written
     plain    nothing is read, the whole text is written
     half     pairs: one sentence is kept, the other is written, the kept one as preview
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -21,23 +23,29 @@ Ids = list[int]
 
 @dataclass(frozen=True)
 class Markers:
-    """Token ids of the four marks that are added to the LM's vocabulary."""
+    """Token ids of the marks: three that are added to the LM's vocabulary, and its own end of text."""
 
     mask: int
     separator: int
     write: int
     end: int
 
-    NAMES = ("<M>", "<SEP>", "<WRITE>", "<END>")
+    #: The marks that are added, and what each begins as: something that stands in such a place in other texts.
+    NEAR = {"<M>": " ___", "<SEP>": "\n", "<WRITE>": "\n\n"}  # noqa: RUF012
 
 
 @dataclass(frozen=True)
 class Piece:
-    """What is read (`kept`, `context`) and then written; `written` is None behind the last gap."""
+    """What is read (`before`, `kept`, `context`) and then written; `written` is None behind the last gap."""
 
     kept: Ids
     context: Ids
     written: Ids | None
+    before: Ids = field(default_factory=list)
+
+    @property
+    def read(self) -> Ids:
+        return self.before + self.kept + self.context
 
 
 @dataclass(frozen=True)
@@ -64,6 +72,13 @@ def draw_half(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: 
     """The whole of the first or of the second sentence."""
     behind = np.cumsum(ids == markers.separator) > 0
     return (behind if rng.random() < 0.5 else ~behind) & (ids != markers.separator)
+
+
+def draw_rest(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
+    """The end of the text, or of the second sentence: as many as if each were drawn with probability `ratio`."""
+    n_free = int((np.cumsum((ids == markers.separator)[::-1]) == 0).sum())  # behind the last separator, or all
+    n_hidden = max(1, int((rng.random(n_free) < ratio).sum()))
+    return np.arange(len(ids)) >= len(ids) - min(n_free, n_hidden)
 
 
 def draw_nothing(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
@@ -109,8 +124,14 @@ def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahea
     return [*pieces, Piece(ids[position:].tolist(), [], None)]
 
 
+def lay_out_rest(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
+    """The beginning is read, the rest is written. Behind an end of text, as texts stood in what the LM learned from."""
+    return [Piece(ids[~masked].tolist(), [], ids[masked].tolist(), before=[markers.end])]
+
+
 MODES: dict[str, Mode] = {
     "infill": Mode(draw_tokens, lay_out_whole),
+    "continue": Mode(draw_rest, lay_out_rest, whole_words=True),
     "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4, whole_words=True),
     "plain": Mode(draw_nothing, lay_out_whole),
     "half": Mode(draw_half, lay_out_gaps, lookahead=1 << 20, pairs_only=True),
@@ -129,8 +150,9 @@ def to_sequence(pieces: list[Piece], markers: Markers) -> tuple[np.ndarray, np.n
     ids, learn = [], []
     for piece in pieces:
         written = [] if piece.written is None else [*piece.written, markers.end]
-        ids += piece.kept + piece.context + written
-        learn += [True] * len(piece.kept) + [False] * len(piece.context) + [True] * len(written)
+        ids += piece.read + written
+        learn += [False] * len(piece.before) + [True] * len(piece.kept) + [False] * len(piece.context)
+        learn += [True] * len(written)
     return np.array(ids, dtype=np.int64), np.array(learn, dtype=bool)
 
 

@@ -44,9 +44,7 @@ class RayEngine:
         with cluster(self.address, self.workers) as n_workers:
             while numbers := store.likely_shards(n_wanted, WAVE):
                 tasks = ((n, gather(texts, n, settings)) for n in numbers)
-                for number, shard in _written(tasks, folder, settings, min(n_workers, len(numbers))):
-                    yield number, shard
-                    store.check_usable()
+                yield from _written(tasks, folder, settings, min(n_workers, len(numbers)))
 
 
 @contextlib.contextmanager

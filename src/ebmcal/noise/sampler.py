@@ -64,7 +64,7 @@ class Row:
         if following is None or following.written is None:
             self.done = True
         else:
-            self.pending = following.kept + following.context
+            self.pending = following.read
             self.written.append([])
 
     @property
@@ -134,7 +134,7 @@ def sample(
     `unfinished`.
     """
     lm.model.eval()
-    rooms = [lm.positions - len(_first_segment(pieces)) for pieces in layouts]
+    rooms = [lm.positions - len(pieces[0].read) for pieces in layouts]
     rows = [
         [Row(i, pieces, u, len(u), room, done=room < 0, unfinished=room < 0) for u in uniforms[i]]
         for i, (pieces, room) in enumerate(zip(layouts, rooms, strict=True))
@@ -144,15 +144,11 @@ def sample(
     return rows
 
 
-def _first_segment(pieces: list[Piece]) -> Ids:
-    return pieces[0].kept + pieces[0].context
-
-
 def _batches(groups: list[list[Row]], batch_rows: int) -> Iterator[list[list[Row]]]:
     """Samples of one prompt together, prompts sorted by length, so that a batch of `batch_rows` has little padding."""
     chunk: list[list[Row]] = []
     total = 0
-    for group in sorted(groups, key=lambda group: len(_first_segment(group[0].pieces))):
+    for group in sorted(groups, key=lambda group: len(group[0].pieces[0].read)):
         if chunk and total + len(group) > batch_rows:
             yield chunk
             chunk, total = [], 0
@@ -164,7 +160,7 @@ def _batches(groups: list[list[Row]], batch_rows: int) -> Iterator[list[list[Row
 
 def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
     """Run one batch of prompts to its end."""
-    prompts = [_first_segment(group[0].pieces) for group in groups]
+    prompts = [group[0].pieces[0].read for group in groups]
     device = lm.model.device
     counts = torch.tensor([len(group) for group in groups], device=device)
     cache, logits, mask = _prefill(lm, prompts)

@@ -2,9 +2,10 @@
 
 A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
 sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
-or when. `manifest.json` says what the store is for; finished shards are entered in `shards.jsonl` with their checksums,
-one line each, so that entering one costs the same however many there are. What is damaged or missing is made again. A
-lost manifest or journal costs nothing: each shard also carries its identity, its counts and a check of its rows.
+or when. Each shard says what it is: the identity of its store, its number, its counts and a check of its rows. One
+record beside them, `noise.jsonl`, says the same of all: what the store is for, then a line for each finished shard with
+its checksum, so that entering one costs the same however many there are. What is damaged or missing is made again, and
+a lost record is written again from the shards.
 """
 
 import json
@@ -20,18 +21,26 @@ import pyarrow.parquet as pq
 
 from ebmcal.errors import EbmcalError
 from ebmcal.mixing import permute
-from ebmcal.storage.atomic import explaining_disk, read_json, write_json, write_text, writing
+from ebmcal.storage.atomic import explaining_disk, write_text, writing
 from ebmcal.storage.checksums import checksum, fingerprint
 
-MANIFEST = "manifest.json"
-JOURNAL = "shards.jsonl"
-FORMAT = 2  # 1 kept the shards in the manifest, and drew their sources in another order
+RECORD = "noise.jsonl"
+FORMAT = 3  # 2 kept two records, and its noise LMs had an end mark of their own
+
+#: Stop sampling when more than this share of all samples did not end, and say so above the second.
+TOO_MANY_UNFINISHED, MANY_UNFINISHED = 0.5, 0.05
+
+FIT_LONGER = (
+    "The LM has not learned where such texts end. Fit it longer (--noise-lm-steps, or a larger "
+    "--noise-lm-learning-rate), or hide less (--mask-ratio)."
+)
 
 COLUMNS = pa.schema(
     [
         ("source_id", pa.int64()),
         ("round", pa.int32()),
         ("sample", pa.int32()),
+        ("told", pa.string()),
         ("masked", pa.string()),
         ("hidden", pa.list_(pa.string())),
         ("text", pa.string()),
@@ -43,13 +52,17 @@ COLUMNS = pa.schema(
 
 @dataclass(frozen=True)
 class NoiseSettings:
-    """Everything the noise depends on besides the texts and the LM; not how much of it there is."""
+    """Everything the noise depends on besides the texts and the LM; not how much of it there is.
+
+    `condition` says which label an LM that reads one is told: the source's `own`, or any `other`.
+    """
 
     top_k: int = 20
     samples_per_mask: int = 4
     sources_per_shard: int = 128
     seed: int = 0
     precision: str = "auto"
+    condition: str = "none"
 
     def identity(self, data_fingerprint: str, lm: dict[str, Any], lm_key: str) -> dict[str, Any]:
         """What a store says about itself; two stores with the same identity hold the same texts."""
@@ -63,56 +76,44 @@ class NoiseSettings:
 class NoiseStore:
     """A folder of shards. `open` makes it, or refuses one that was made for something else."""
 
-    def __init__(self, folder: Path, identity: dict[str, Any]) -> None:
+    def __init__(self, folder: Path, identity: dict[str, Any], shards: dict[int, dict[str, Any]]) -> None:
         self.folder, self.identity = folder, identity
-        self.shards = _read_journal(folder / JOURNAL)  # number -> rows, identical, thrown_away, sha256
+        self.shards = shards  # number -> rows, identical, thrown_away, sha256
 
     @classmethod
     def open(
         cls, folder: Path, identity: dict[str, Any] | None = None, say: Callable[[str], None] = lambda line: None
     ) -> "NoiseStore":
-        """Open a store; with an identity, make it if it is absent, mend its lists, and refuse another's."""
-        try:
-            there = _read_identity(folder)
-        except EbmcalError:
-            if identity is None:
-                raise
-            if (folder / MANIFEST).exists() or (folder / JOURNAL).exists():
-                say(f"noise: {folder / MANIFEST} is missing or damaged: written again")
-            there = None
-        wanted = identity or there | {"format": FORMAT}
-        if there not in (None, wanted):
-            raise EbmcalError(_difference(folder, there, wanted))
-        store = cls(folder, wanted)
-        if identity is not None:
+        """Open a store; with an identity, make it if it is absent, mend its record, and refuse another's."""
+        there, shards = _read_record(folder / RECORD)
+        if identity is None:
             if there is None:
-                store._refuse_listed_of_others()
-            found = store._find_unlisted()
-            if found:
-                store._rewrite_journal()  # without what spoilt it
-                say(f"noise: {len(found)} whole shards were not listed in {MANIFEST} and {JOURNAL}: kept")
-            if there is None:
-                write_json(folder / MANIFEST, {"identity": identity}, checked=True)
+                raise EbmcalError(_no_store(folder))
+            identity = there | {"format": FORMAT}
+            _refuse_others(folder, [there], identity)
+            return cls(folder, identity, shards)
+        store = cls(folder, identity, shards)
+        unlisted = store._whole_unlisted()
+        # Without the first line of the record, a listed shard says whose store it is: the others are of the same.
+        first = there or next((about["identity"] for n in shards if (about := _about(store.shard_path(n)))), None)
+        _refuse_others(folder, [first, *(about["identity"] for about in unlisted.values())], identity)
+        if there is None or unlisted:
+            if there is None and (folder / RECORD).exists():
+                say(f"noise: {folder / RECORD} is damaged: written again")
+            if unlisted:
+                say(f"noise: {len(unlisted)} whole shards were not listed in {RECORD}: kept")
+            store.shards |= {n: _entry(store.shard_path(n), about["facts"]) for n, about in unlisted.items()}
+            store._rewrite_record()
         return store
 
-    def _refuse_listed_of_others(self) -> None:
-        """Without a manifest, a listed shard says whose store it is: the others are of the same."""
-        about = next(filter(None, (_about(self.shard_path(n)) for n in self.shards)), None)
-        if about is not None and about["identity"] != self.identity:
-            raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
-
-    def _find_unlisted(self) -> list[int]:
-        """Enter shards that are there and whole by their own account; refuses those of another store."""
-        found = []
+    def _whole_unlisted(self) -> dict[int, dict[str, Any]]:
+        """Shards that are there and whole by their own account, and what they say of themselves."""
+        found = {}
         for path in sorted(self.folder.glob("shard-*.parquet")):
             number = int(digits) if (digits := path.stem.removeprefix("shard-")).isdecimal() else -1
             about = _about(path) if number not in self.shards and path == self.shard_path(number) else None
-            if about is None or about["number"] != number:
-                continue
-            if about["identity"] != self.identity:
-                raise EbmcalError(_difference(self.folder, about["identity"], self.identity))
-            self._enter(number, about["facts"])
-            found.append(number)
+            if about is not None and about["number"] == number:
+                found[number] = about
         return found
 
     @property
@@ -132,14 +133,14 @@ class NoiseStore:
         for number in bad:
             del self.shards[number]
         if bad:
-            self._rewrite_journal()
+            self._rewrite_record()
         return [self.shard_path(n).name for n in bad]
 
     def has(self, number: int) -> bool:
         return number in self.shards
 
     def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
-        """Write a shard and enter it in the journal."""
+        """Write a shard and enter it in the record."""
         facts = {"rows": len(rows), "identical": sum(r["identical"] for r in rows), "thrown_away": thrown_away}
         about = {"identity": self.identity, "number": number, "facts": facts}
         table = pa.Table.from_pylist(rows, schema=COLUMNS)
@@ -147,36 +148,39 @@ class NoiseStore:
         with writing(self.shard_path(number)) as aside:
             described = table.replace_schema_metadata({name: json.dumps(value) for name, value in about.items()})
             pq.write_table(described, aside, compression="zstd", write_page_checksum=True)
-        self._enter(number, facts)
-
-    def _enter(self, number: int, facts: dict[str, Any]) -> None:
-        entry = facts | {"sha256": checksum(self.shard_path(number))}
-        with explaining_disk(self.folder / JOURNAL), open(self.folder / JOURNAL, "a", encoding="utf-8") as journal:
-            journal.write(_line(number, entry))
-            journal.flush()
-            os.fsync(journal.fileno())
+        entry = _entry(self.shard_path(number), facts)
+        with explaining_disk(self.folder / RECORD), open(self.folder / RECORD, "a", encoding="utf-8") as record:
+            record.write(_line(number, entry))
+            record.flush()
+            os.fsync(record.fileno())
         self.shards[number] = entry
 
-    def _rewrite_journal(self) -> None:
+    def _rewrite_record(self) -> None:
         self.shards = dict(sorted(self.shards.items()))
-        write_text(self.folder / JOURNAL, "".join(_line(n, entry) for n, entry in self.shards.items()))
+        lines = [("identity", self.identity), *self.shards.items()]
+        write_text(self.folder / RECORD, "".join(_line(name, value) for name, value in lines))
 
     def next_shards(self, n_wanted: int) -> Iterator[int]:
         """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
         number, n_rows = 0, 0
         while n_rows < n_wanted:
             if not self.has(number):
-                self.check_usable()
                 yield number
             n_rows += self.shards[number]["rows"]
             number += 1
 
     def check_usable(self) -> None:
-        """Raise when so many shards came out empty that more will."""
-        if len(self.shards) > 20 and not any(entry["rows"] for entry in self.shards.values()):
+        """Raise when so few samples are usable that it will not do to go on."""
+        thrown_away = self.thrown_away()
+        n_unfinished, n_samples = thrown_away.get("unfinished", 0), len(self) + sum(thrown_away.values())
+        if n_unfinished > TOO_MANY_UNFINISHED * n_samples:
             raise EbmcalError(
-                f"The noise LM wrote {len(self.shards)} shards without one usable text (thrown away: "
-                f"{self.thrown_away()}). Train it longer, or use --noise-mode gaps."
+                f"{n_unfinished:,} of the first {n_samples:,} noise samples did not end: sampling stops. {FIT_LONGER}"
+            )
+        if len(self.shards) > 20 and not len(self):
+            raise EbmcalError(
+                f"The noise LM wrote {len(self.shards)} shards without one usable text (thrown away: {thrown_away}). "
+                "Fit it longer (--noise-lm-steps), or use --noise-mode gaps."
             )
 
     def likely_shards(self, n_wanted: int, limit: int) -> list[int]:
@@ -232,15 +236,21 @@ class NoiseStore:
             ) from error
 
 
-def _read_identity(folder: Path) -> dict[str, Any]:
-    path = folder / MANIFEST
-    if not path.exists():
-        raise EbmcalError(f"{folder} holds no noise: {MANIFEST} is missing. Make it with: ebmcal noise sample")
-    manifest = read_json(path)
-    identity = manifest.get("identity") if isinstance(manifest, dict) else None
-    if not isinstance(identity, dict):
-        raise EbmcalError(f"{path} is not the manifest of a noise store. The same `ebmcal noise sample` mends it.")
-    return identity
+def _no_store(folder: Path) -> str:
+    if (folder / RECORD).exists():
+        return f"{folder / RECORD} is not the record of a noise store. The same `ebmcal noise sample` mends it."
+    if (folder / "manifest.json").exists():
+        return (
+            f"{folder} was made by an earlier version of ebmcal, which kept other records. Delete it and make the "
+            "noise again with: ebmcal noise sample"
+        )
+    return f"{folder} holds no noise: {RECORD} is missing. Make it with: ebmcal noise sample"
+
+
+def _refuse_others(folder: Path, found: list[dict[str, Any] | None], wanted: dict[str, Any]) -> None:
+    for identity in found:
+        if identity not in (None, wanted):
+            raise EbmcalError(_difference(folder, identity, wanted))
 
 
 def _about(path: Path) -> dict[str, Any] | None:
@@ -257,26 +267,31 @@ def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
 
 
-def _line(number: int, entry: dict[str, Any]) -> str:
-    """An entry of the journal. It begins with the line end, so that one that was cut off spoils no other."""
-    return f"\n{json.dumps([number, entry, fingerprint(number, entry)])}"
+def _entry(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
+    return facts | {"sha256": checksum(path)}
 
 
-def _read_journal(path: Path) -> dict[int, dict[str, Any]]:
-    """The finished shards; an entry that is cut off or altered is passed over, and its shard made again."""
-    found: dict[int, dict[str, Any]] = {}
+def _line(name: int | str, value: dict[str, Any]) -> str:
+    """A line of the record. It begins with the line end, so that one that was cut off spoils no other."""
+    return f"\n{json.dumps([name, value, fingerprint(name, value)])}"
+
+
+def _read_record(path: Path) -> tuple[dict[str, Any] | None, dict[int, dict[str, Any]]]:
+    """What the store is for, and its finished shards; a line that is cut off or altered is passed over."""
+    found: dict[Any, dict[str, Any]] = {}
     for line in path.read_text(encoding="utf-8", errors="replace").split("\n") if path.exists() else ():
         try:
-            number, entry, seal = json.loads(line)
+            name, value, seal = json.loads(line)
         except (ValueError, TypeError):
             continue
-        if isinstance(number, int) and seal == fingerprint(number, entry):
-            found[number] = entry
-    return found
+        if isinstance(name, int | str) and isinstance(value, dict) and seal == fingerprint(name, value):
+            found[name] = value
+    return found.get("identity"), {name: value for name, value in found.items() if isinstance(name, int)}
 
 
 def _difference(folder: Path, there: dict[str, Any], wanted: dict[str, Any]) -> str:
     keys = [k for k in wanted if there.get(k) != wanted[k]]
+    keys = ["format"] if "format" in keys else keys
     lines = "; ".join(f"{k}: there {there.get(k)}, wanted {wanted[k]}" for k in keys)
     other = "for other data" if "data" in keys else "by another version" if keys == ["format"] else "for other settings"
     return f"The noise store {folder} was made {other} ({lines}). Choose another folder or delete this one."

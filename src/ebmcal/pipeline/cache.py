@@ -1,7 +1,6 @@
 """What runs share: a folder of noise LMs, noise, tokens and data, each under a key made from what it depends on."""
 
 import contextlib
-import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -13,16 +12,8 @@ from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import sweep
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import locked
+from ebmcal.storage.places import cache_dir
 from ebmcal.storage.sealing import is_whole
-
-
-def cache_dir(given: Path | None = None) -> Path:
-    """The folder that runs share: given, $EBMCAL_CACHE, or ebmcal in the user's cache."""
-    if given:
-        return Path(given).expanduser()
-    if os.environ.get("EBMCAL_CACHE"):
-        return Path(os.environ["EBMCAL_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ebmcal"
 
 
 def cache_of(config: RunConfig) -> Path:

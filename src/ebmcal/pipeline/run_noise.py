@@ -28,7 +28,7 @@ from ebmcal.noise.hardness import describe, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.sources import Far, OnlineSource, Others, Row, Splice
-from ebmcal.noise.store import MANIFEST, NoiseSettings, NoiseStore
+from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from, tokens_of
 from ebmcal.predictions import Predictions
@@ -293,7 +293,7 @@ def _require_made(config: RunConfig, part: NoisePart, train: Texts) -> None:
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
         wanted = noise_wanted(config, part, len(train)) + HELD_OUT
-        if (folder / MANIFEST).exists() and len(NoiseStore.open(folder)) >= wanted:
+        if (folder / RECORD).exists() and len(NoiseStore.open(folder)) >= wanted:
             return
     raise EbmcalError(
         f"The noise of {part.name} is not made yet, and several processes cannot make it together. "
