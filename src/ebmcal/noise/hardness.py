@@ -12,9 +12,6 @@ from ebmcal.data import Texts
 from ebmcal.metrics import ood_detection
 from ebmcal.noise.sources import Row
 
-#: Told apart more often than this: too easy. Less often: too hard.
-TOO_EASY, TOO_HARD = 0.97, 0.6
-
 #: Data texts that the words of the noise are compared with.
 COMPARED = 20_000
 
@@ -48,10 +45,3 @@ def probe(data: np.ndarray, noise: np.ndarray, folds: int = 5, ridge: float = 1.
         weights = np.linalg.solve(x.T @ x + ridge * len(x) * np.eye(x.shape[1]), x.T @ y)
         scores[fold == f] = features[fold == f] @ weights
     return float(ood_detection(scores[target > 0], scores[target < 0])["auroc"])
-
-
-def verdict(told_apart: float) -> str:
-    """What a share told apart on held-out texts means."""
-    if told_apart > TOO_EASY:
-        return "too easy: the energy learns little from it"
-    return "too hard: it is hardly different from data" if told_apart < TOO_HARD else "teaches"

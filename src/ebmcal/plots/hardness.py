@@ -1,0 +1,51 @@
+"""How often noise was told from data: by the untouched encoder, at the end of training, and on held-out texts."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ebmcal.plots.style import add_legend, on_axes, say_empty, tidy
+from ebmcal.tables.hardness import TOO_EASY, TOO_HARD, told_apart
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@dataclass(frozen=True)
+class Hardness:
+    """A line of the figure: a source and a method."""
+
+    name: str
+    probe: float | None
+    training: float | None
+    held_out: float | None
+
+
+def prepare_hardness(document: Mapping[str, Any]) -> list[Hardness]:
+    """Every source and method of a run's `metrics.json`."""
+    sources = document.get("noise") or {}
+    return [
+        Hardness(f"{t.source}, {t.method}", (sources.get(t.source) or {}).get("probe"), t.training, t.held_out)
+        for t in told_apart(document)
+    ]
+
+
+def draw_hardness(data: Sequence[Hardness], ax: "Axes | None" = None) -> "Axes":
+    """A row for each source and method; the grey band is neither too easy nor too hard."""
+    ax = on_axes(ax)
+    if not data:
+        return say_empty(ax, "This run used no noise.")
+    ax.axvspan(TOO_HARD, TOO_EASY, color="0.5", alpha=0.15, linewidth=0)
+    for key, marker, label in (
+        ("probe", "d", "untouched encoder"),
+        ("training", "o", "energy, training"),
+        ("held_out", "s", "energy, held-out"),
+    ):
+        known = [(getattr(row, key), i) for i, row in enumerate(data) if getattr(row, key) is not None]
+        if known:
+            ax.scatter(*zip(*known, strict=True), marker=marker, label=label, s=36)
+    ax.set_yticks(range(len(data)), [row.name for row in data])
+    ax.set_ylim(len(data) - 0.5, -0.5)
+    ax.set_xlim(0.4, 1.01)
+    add_legend(ax)
+    return tidy(ax, x="told from data (AUROC)")

@@ -1,0 +1,102 @@
+"""How hard the noise of a run was: each source beside data, and how often each method told it from data."""
+
+import statistics
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ebmcal.tables.table import Column, Entry, Table, TableRow
+
+#: Told apart on held-out texts more often than this is too easy to teach much, less often too hard.
+TOO_EASY, TOO_HARD = 0.97, 0.6
+
+COLUMNS = (
+    Column("source", "Source"),
+    Column("share", "Share", digits=2),
+    Column("words", "Words a text (data)"),
+    Column("unknown", "Unknown words (data)"),
+    Column("identical", "Identical"),
+    Column("thrown_away", "Thrown away"),
+    Column("probe", "Untouched encoder", digits=2),
+    Column("method", "Method"),
+    Column("used", "Used", digits=1),
+    Column("training", "Told apart, training", digits=2),
+    Column("held_out", "held-out", digits=2),
+)
+NOTE = (
+    "Told apart: how often a data text has a lower energy than a noise text, at the end of training and for texts that "
+    "no training saw; the gap was memorised. Untouched encoder: the same by a linear probe before finetuning."
+)
+
+
+@dataclass(frozen=True)
+class ToldApart:
+    """How often a method told a source from data, averaged over seeds."""
+
+    source: str
+    method: str
+    training: float | None
+    held_out: float | None
+    used: float
+
+
+def told_apart(document: Mapping[str, Any]) -> list[ToldApart]:
+    """Each source and method of a run."""
+    found: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for cell, facts in (document.get("training") or {}).items():
+        for source in facts.get("told_apart_by_source") or ():
+            found.setdefault((source, cell.rpartition("-seed")[0]), []).append(facts)
+    return [
+        ToldApart(
+            source,
+            method,
+            _mean(facts["told_apart_by_source"].get(source) for facts in seeds),
+            _mean((facts.get("told_apart_held_out") or {}).get(source) for facts in seeds),
+            max(facts.get("noise_rounds") or 0 for facts in seeds),
+        )
+        for (source, method), seeds in found.items()
+    ]
+
+
+def hardness_table(document: Mapping[str, Any]) -> Table:
+    """A row for each source and method; the facts of a source stand in its first row."""
+    sources = document.get("noise")
+    if not isinstance(sources, Mapping):
+        return Table("Noise", COLUMNS)
+    rows = [row for name, facts in sources.items() for row in _rows(name, facts, told_apart(document))]
+    return Table("Noise", COLUMNS, tuple(rows), (NOTE, *_verdicts(told_apart(document))))
+
+
+def _rows(name: str, facts: Mapping[str, Any], found: list[ToldApart]) -> Iterator[TableRow]:
+    about: tuple[Entry, ...] = (
+        Entry(name),
+        Entry(facts.get("share")),
+        Entry(f"{facts.get('words')} ({facts.get('words_of_data')})"),
+        Entry(f"{facts.get('unknown_words', 0):.1%} ({facts.get('unknown_words_of_data', 0):.1%})"),
+        Entry(f"{facts.get('identical', 0):.1%}"),
+        Entry(_thrown_away(facts.get("thrown_away"))),
+        Entry(facts.get("probe")),
+    )
+    for told in [t for t in found if t.source == name] or [ToldApart(name, "", None, None, 0)]:
+        figures = (Entry(told.method), Entry(told.used), Entry(told.training), Entry(told.held_out))
+        yield TableRow((*about, *figures), section=name)
+        about = (Entry(""),) * len(about)
+
+
+def _thrown_away(counts: Mapping[str, int] | None) -> str:
+    return ", ".join(f"{n:,} {why}" for why, n in (counts or {}).items()) or "none"
+
+
+def _verdicts(found: list[ToldApart]) -> Iterator[str]:
+    for told in found:
+        if told.held_out is not None and told.held_out > TOO_EASY:
+            yield f"{told.source} is too easy for {told.method} (told apart {told.held_out:.0%}): it teaches little."
+        if told.held_out is not None and told.held_out < TOO_HARD:
+            yield f"{told.source} is hardly told from held-out data by {told.method} ({told.held_out:.0%}): too hard."
+        if told.used > 2:
+            yield f"Each text of {told.source} was used {told.used:.1f} times by {told.method}: it may be memorised."
+
+
+def _mean(values: Any) -> float | None:
+    known = [value for value in values if value is not None]
+    return statistics.fmean(known) if known else None
