@@ -31,6 +31,7 @@ from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import classify_padded, pack, pad
 from ebmcal.models.tokens import TokenTable
+from ebmcal.noise.supply import Stored
 from ebmcal.training import losses
 from ebmcal.training.callbacks import Progress
 from ebmcal.training.energies import hidden
@@ -57,8 +58,9 @@ def make_steps(n: int = 1, noise_ratio: int = NOISE_RATIO) -> list[dict[str, Any
     """Batches as the collator makes them: data texts, then noise texts with label -1."""
     size = BATCH * (1 + noise_ratio)
     labels = np.concatenate([np.arange(BATCH) % 2, np.full(BATCH * noise_ratio, -1)])
+    rest = {"labels": labels, "mixed": np.full((size, 3), -1.0, dtype=np.float32)}
     groups = [draw_texts(size, seed=i) for i in range(n)]
-    return [{"ids": t, "types": [np.zeros(len(x), dtype=np.int64) for x in t], "labels": labels} for t in groups]
+    return [{"ids": t, "types": [np.zeros(len(x), dtype=np.int64) for x in t], **rest} for t in groups]
 
 
 def published_step(model: torch.nn.Module, step: dict[str, Any]) -> None:
@@ -98,12 +100,11 @@ def our_trainer(model: torch.nn.Module, method: str = "hidden", n_steps: int = 1
         Path(tempfile.mkdtemp()), n_steps=n_steps, batch_size=BATCH, learning_rate=1e-5, warmup_steps=0,
         weight_decay=0.1, precision="auto", seed=0, save_steps=10**6,
     )  # fmt: skip
-    plan = TrainingPlan(
-        n_rows=len(data), n_noise=len(noise), n_steps=n_steps, batch_size=BATCH, noise_ratio=NOISE_RATIO, seed=0
-    )
+    ratio = NOISE_RATIO if METHODS[method].uses_noise else 0
+    plan = TrainingPlan(n_rows=len(data), n_steps=n_steps, batch_size=BATCH, noise_ratio=ratio, seed=0)
     trainer = JointTrainer(
         EnergyClassifier(model, "hidden"), method=METHODS[method], settings=Settings(NOISE_RATIO), args=args,
-        collator=Collator(data, np.arange(len(data)) % 2, noise), train_dataset=plan,
+        collator=Collator(data, np.arange(len(data)) % 2, Stored("noise", noise, 0)), train_dataset=plan,
     )  # fmt: skip
     trainer.current_gradient_accumulation_steps = 1
     trainer.wrapped = trainer.accelerator.prepare_model(trainer.model)

@@ -19,6 +19,7 @@ from functools import partial
 from pathlib import Path
 
 import ebmcal.noise.fitting
+import ebmcal.pipeline.run_noise
 from ebmcal import results
 from ebmcal.cli import main
 from ebmcal.noise.tiny import train_tokenizer
@@ -126,6 +127,7 @@ def sweep(folder: Path, encoder: str, how: str) -> dict:
 def make_quick() -> None:
     """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
     ebmcal.noise.fitting.build_tiny = small_lm
+    ebmcal.pipeline.run_noise.HELD_OUT = 20
     results.summarize = partial(results.summarize, n_resamples=5)
     results.paired_test = partial(results.paired_test, n_resamples=5)
     pipeline.write_report = write_blank_report

@@ -9,6 +9,9 @@ from tiny_models import SENTENCES, make_language_model
 
 LABELS = ("very bad", "bad", "fair", "good", "great")
 
+#: Held-out noise texts of small runs.
+HELD_OUT = 20
+
 
 class Lines(Reporter):
     """Keeps what it is told."""
@@ -26,6 +29,12 @@ def build_small(texts):
     return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
 
 
+def make_small(patch):
+    """A noise LM of a few thousand weights and little held-out noise."""
+    patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    patch.setattr("ebmcal.pipeline.run_noise.HELD_OUT", HELD_OUT)
+
+
 def write_csv(path, rows, columns=("text", "label")):
     with open(path, "w", newline="", encoding="utf-8") as handle:
         writer = csv.writer(handle)
@@ -40,8 +49,8 @@ def own_rows(n=120):
 
 def settings(files, encoder_folder, folder, **changes):
     given = {
-        "train": files, "encoder": str(encoder_folder), "noise_lm": "tiny", "methods": ["baseline", "hidden"],
-        "steps": 6, "batch_size": 8, "max_length": 32, "noise_lm_steps": 40, "noise_lm_batch_size": 8,
+        "train": files, "encoder": str(encoder_folder), "noise": "gaps:tiny", "methods": ["baseline", "hidden"],
+        "steps": 6, "batch_size": 8, "noise_ratio": 2, "max_length": 32, "noise_lm_steps": 40, "noise_lm_batch_size": 8,
         "noise_lm_learning_rate": 2e-2, "noise_samples": 40, "posthoc": ["temperature"], "precision": "fp32",
         "eval_steps": 3, "output": folder / "run", "cache_dir": folder / "cache",
     }  # fmt: skip

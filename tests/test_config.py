@@ -1,4 +1,4 @@
-"""`RunConfig`: every mistake at once, YAML, and what `resolve` fills in."""
+"""`RunConfig`: every mistake at once, YAML, and the sources of noise that it names."""
 
 import pytest
 import yaml
@@ -6,13 +6,14 @@ import yaml
 from ebmcal.config import (
     BY_CONTENT,
     FREE,
-    SHORT_RUN_NOISE_WEIGHT,
-    TINY_MASK_RATIO,
+    SPLICE_FORMS,
+    NoisePart,
     RunConfig,
     differences,
     load_config,
-    resolve,
+    parse_noise,
     save_config,
+    spell_noise,
 )
 from ebmcal.errors import EbmcalError
 
@@ -40,7 +41,16 @@ def error_of(**settings):
         ({"noise_start": 1.0}, ["noise-start"]),
         ({"methods": ["hiden"]}, ["Unknown method 'hiden'", "Did you mean 'hidden'", "sharp-hidden"]),
         ({"posthoc": ["temprature"]}, ["Unknown calibrator", "Did you mean 'temperature'"]),
-        ({"noise_mode": "gap"}, ["Unknown noise mode 'gap'", "Did you mean 'gaps'"]),
+        ({"noise": "splise"}, ["Unknown noise source 'splise'", "Did you mean 'splice'"]),
+        ({"noise": ""}, ["noise names no source", "splice", "infill"]),
+        ({"noise_lm": "gpt2", "noise_mode": "gap"}, ["Unknown noise source 'gap'", "Did you mean 'gaps'"]),
+        ({"noise_mode": "gaps"}, ["noise-mode gaps needs a language model", "--noise gaps:gpt2"]),
+        ({"noise": "splice", "noise_lm": "gpt2"}, ["noise (splice) says what noise-lm", "leave those out"]),
+        ({"noise": "far", "noise_mode": "gaps"}, ["noise (far) says what noise-lm", "leave those out"]),
+        ({"label_smoothing": 0}, ["label-smoothing", "greater than 0"]),
+        ({"label_smoothing": 1}, ["label-smoothing", "less than 1"]),
+        ({"focal_gamma": 0}, ["focal-gamma", "greater than 0"]),
+        ({"mix_weight": 0}, ["mix-weight", "greater than 0"]),
         ({"task": "rt3"}, ["Unknown task 'rt3'", "rte"]),
         ({"task": "sts-b"}, ["regression"]),
         ({"metods": ["hidden"]}, ["Unknown setting 'metods'", "Did you mean 'methods'"]),
@@ -115,87 +125,97 @@ def test_an_absent_or_empty_file(tmp_path):
     assert load_config(tmp_path / "empty.yaml", {}) == RunConfig()
 
 
-PUBLISHED = {  # METHOD.md's table: batch, lr, steps, warm-up, LM epochs
-    "sst2": (32, 2e-5, 5233, 314, 4),
-    "mnli": (32, 2e-5, 30968, 1858, 4),
-    "qnli": (32, 2e-5, 8278, 496, 4),
-    "qqp": (32, 2e-5, 28318, 7079, 4),
-    "mrpc": (16, 1e-5, 2296, 137, 4),
-    "cola": (16, 1e-5, 5536, 320, 8),
-    "rte": (16, 2e-5, 2036, 122, 8),
-    "wnli": (16, 1e-5, 250, 10, 16),
-}
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("splice", [("splice", None, 1)]),
+        ("splice 1", [("splice", None, 1)]),
+        ("infill:gpt2", [("infill", "gpt2", 1)]),
+        ("far:some/file.csv", [("far", "some/file.csv", 1)]),
+        ("splice 0.8, far 0.2", [("splice", None, 0.8), ("far", None, 0.2)]),
+        ("far 0.2,splice", [("far", None, 0.2), ("splice", None, 0.8)]),
+        (" splice ,  gaps:tiny  .5 ,", [("splice", None, 0.5), ("gaps", "tiny", 0.5)]),
+        ("splice 0.5, far, half:a/b", [("splice", None, 0.5), ("far", None, 0.25), ("half", "a/b", 0.25)]),
+        ("splice, far, plain:x", [("splice", None, 1 / 3), ("far", None, 1 / 3), ("plain", "x", 1 / 3)]),
+        ("far 0.5, far:a file.csv 0.5", [("far", None, 0.5), ("far", "a file.csv", 0.5)]),
+        ("infill:a, infill:b", [("infill", "a", 0.5), ("infill", "b", 0.5)]),
+        ("infill:C:\\models\\lm", [("infill", "C:\\models\\lm", 1)]),
+        *((f"splice:{form}", [("splice", form, 1)]) for form in SPLICE_FORMS),
+    ],
+)
+def test_sources_and_shares_of_noise(text, parts):
+    found = parse_noise(text)
+    assert [(part.source, part.of) for part in found] == [(source, of) for source, of, _ in parts]
+    assert [part.share for part in found] == pytest.approx([share for *_, share in parts], abs=1e-8)
+    assert sum(part.share for part in found) == pytest.approx(1)
+    again = parse_noise(spell_noise(found))
+    assert again == found  # spelt so, it is the same noise
+    assert spell_noise(again) == spell_noise(found)
 
 
-@pytest.mark.parametrize("task", PUBLISHED)
-def test_a_whole_glue_task_has_the_published_settings(task):
-    batch, rate, steps, warmup, lm_epochs = PUBLISHED[task]
-    config = resolve(RunConfig(task=task), n_train=8000, hidden_size=768)
-    assert (config.batch_size, config.learning_rate, config.steps, config.warmup_steps) == (batch, rate, steps, warmup)
-    assert (config.noise_ratio, config.mask_ratio, config.energy_weight, config.top_k) == (8, 0.4, 1.0, 20)
-    assert (config.noise_lm_learning_rate, config.noise_lm_batch_size) == (5e-6, 8)
-    assert config.noise_lm_steps == lm_epochs * 8000 // 8
-    assert (config.noise_mode, config.eval_steps, config.weight_decay, config.max_length) == ("infill", 500, 0.1, 128)
-    assert (config.encoder, config.noise_lm) == ("roberta-base", "gpt2")
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("", "noise names no source"),
+        (" , ,", "noise names no source"),
+        ("splice, fear", "Unknown noise source 'fear'. Did you mean 'far'"),
+        ("gpt2", "Unknown noise source 'gpt2'"),
+        ("infill", "needs a language model: infill:gpt2"),
+        ("infill: 0.5, splice", "needs a language model: infill:gpt2"),
+        ("splice:sane-label", "Unknown form of splice 'sane-label'. Did you mean 'same-label'"),
+        ("splice 0", "above 0 and at most 1; 'splice 0' came"),
+        ("splice -0.5", "above 0 and at most 1"),
+        ("splice 1.5", "above 0 and at most 1"),
+        ("splice nan", "above 0 and at most 1"),
+        ("splice inf", "above 0 and at most 1"),
+        ("splice half", "Unknown noise source 'splice half'"),
+        ("splice 0.5", "must add up to 1"),
+        ("splice 0.8, far 0.3", "must add up to 1"),
+        ("splice 0.8, far 0.1", "must add up to 1"),
+        ("splice 1, far", "leave every source something"),
+        ("splice, splice", "names a source twice"),
+        ("infill:a 0.2, splice, infill:a 0.2", "names a source twice"),
+    ],
+)
+def test_noise_that_cannot_be(text, words):
+    with pytest.raises(EbmcalError) as caught:
+        parse_noise(text)
+    assert words in str(caught.value)
+    assert words in error_of(noise=text)  # and as the mistake of a config
 
 
-SHORT = [
-    {"task": "rte", "max_train_rows": 500},
-    {"task": "rte", "epochs": 2},
-    {"task": "rte", "steps": 100},
-    {"task": "rte", "train": "own.csv"},
-    {"task": "rotten-tomatoes"},
-    {"train": "own.csv"},
-]
+def test_a_part_of_the_noise():
+    online, stored = NoisePart("far", "a.csv", 0.5), NoisePart("infill", "gpt2", 0.5)
+    assert (online.name, stored.name, NoisePart("splice", None, 1).name) == ("far:a.csv", "infill:gpt2", "splice")
+    assert (online.is_online, stored.is_online) == (True, False)
 
 
-@pytest.mark.parametrize("settings", SHORT)
-def test_other_runs_have_short_run_settings(settings):
-    config = resolve(load_config(None, settings), n_train=1000, hidden_size=768)
-    assert (config.noise_ratio, config.batch_size, config.learning_rate) == (2, 16, 2e-5)
-    assert config.energy_weight * config.noise_ratio == pytest.approx(SHORT_RUN_NOISE_WEIGHT)
-    expected = settings.get("steps") or round(settings.get("epochs", 4) * 1000 / 16)
-    assert config.steps == expected
-    assert config.warmup_steps == round(0.06 * expected)
-    assert config.noise_lm_learning_rate == 1e-4
-    assert config.eval_steps <= config.steps
-    assert config.save_steps <= config.steps
+@pytest.mark.parametrize(
+    ("older", "noise"),
+    [
+        ({"noise_lm": "gpt2"}, "infill:gpt2"),
+        ({"noise_lm": "tiny"}, "gaps:tiny"),
+        ({"noise_lm": "tiny", "noise_mode": "infill"}, "infill:tiny"),
+        ({"noise_lm": "some/folder", "noise_mode": "plain"}, "plain:some/folder"),
+        ({"noise": "splice  .80,far .2"}, "splice 0.8, far 0.2"),
+        ({"noise": "splice 0.5, far 0.5"}, "splice, far"),
+        ({}, None),
+    ],
+)
+def test_older_settings_and_other_spellings_become_noise(older, noise):
+    config = load_config(None, older)
+    assert (config.noise, config.noise_lm, config.noise_mode) == (noise, None, None)
+    assert differences(config, load_config(None, {"noise": noise} if noise else {})) == []
 
 
-def test_the_balance_follows_the_noise_ratio():
-    for ratio in (1, 2, 8):
-        config = resolve(RunConfig(noise_ratio=ratio), n_train=1000, hidden_size=768)
-        assert config.energy_weight * ratio == pytest.approx(SHORT_RUN_NOISE_WEIGHT)
+def test_the_order_of_the_sources_makes_another_run():
+    one, other = (load_config(None, {"noise": noise}) for noise in ("splice, far", "far, splice"))
+    assert differences(one, other) == ["noise: there splice, far, now far, splice"]
 
 
-def test_tiny_and_small_encoders_have_settings_of_their_own():
-    config = resolve(RunConfig(noise_lm="tiny"), n_train=5000, hidden_size=384)
-    assert (config.noise_mode, config.mask_ratio, config.batch_size) == ("gaps", TINY_MASK_RATIO, 32)
-    assert config.learning_rate == pytest.approx(5e-5)
-
-
-def test_what_was_given_is_kept():
-    given = {
-        "batch_size": 8, "steps": 3, "learning_rate": 1e-3, "warmup_steps": 0, "noise_ratio": 5, "mask_ratio": 0.3,
-        "energy_weight": 0.7, "noise_mode": "plain", "noise_lm_batch_size": 2, "noise_lm_steps": 9,
-        "noise_lm_learning_rate": 1e-2, "eval_steps": 2, "save_steps": 1,
-    }  # fmt: skip
-    config = resolve(load_config(None, {"task": "rte", **given}), n_train=100, hidden_size=768)
-    assert {name: getattr(config, name) for name in given} == given
-
-
-def test_nothing_is_left_open_and_resolving_again_changes_nothing():
-    for settings in ({"task": "rte"}, *SHORT):
-        once = resolve(load_config(None, settings), n_train=1000, hidden_size=768)
-        assert resolve(once, n_train=1000, hidden_size=768) == once
-        for name in ("batch_size", "steps", "learning_rate", "noise_ratio", "energy_weight"):
-            assert getattr(once, name) is not None
-
-
-def test_fewer_rows_than_a_batch():
-    with pytest.raises(EbmcalError, match="There are 9 training rows and a batch has 16: take --batch-size 9 or less"):
-        resolve(RunConfig(), n_train=9, hidden_size=768)
-    assert resolve(RunConfig(batch_size=9), n_train=9, hidden_size=768).batch_size == 9
+def test_auto_stands_for_the_methods_that_the_advice_chooses_between():
+    assert load_config(None, {"methods": ["auto"]}).methods == ["baseline", "hidden"]
+    assert "Unknown method 'auto'" in error_of(methods=["auto", "scalar"])
 
 
 def test_a_saved_config_is_read_back(tmp_path):

@@ -13,7 +13,7 @@ from ebmcal.pipeline.stages import read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.report import write_evaluation_report
 from ebmcal.runfolder import Cell
-from small_runs import Lines, build_small, own_rows, settings
+from small_runs import Lines, make_small, own_rows, settings
 
 SCRIPT = "<script>alert(1)</script>"
 ODD = [
@@ -55,12 +55,13 @@ def as_jsonl(path):
     return path
 
 
-def test_odd_texts_from_file_to_report(encoder_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+@pytest.mark.parametrize("noise", ["gaps:tiny", "splice, far, splice:middle"])
+def test_odd_texts_from_file_to_report(noise, encoder_folder, tmp_path, monkeypatch):
+    make_small(monkeypatch)
     monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
     files = {"calibration": as_csv(tmp_path / "c.tsv", "\t"), "test": as_jsonl(tmp_path / "t.jsonl")}
     train, lines = as_csv(tmp_path / "train.csv", ","), Lines()
-    config = settings(train, encoder_folder, tmp_path, methods=["hidden"], posthoc=["temperature"], **files)
+    config = settings(train, encoder_folder, tmp_path, methods=["hidden"], noise=noise, **files)
     folder = run(config, lines)
     n_rows = len(rows_with_labels()) + 1
     audit = read_document(folder)["data"]["files"]

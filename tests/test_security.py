@@ -203,7 +203,12 @@ def test_names_of_other_texts_stay_names(name):
 
 
 def test_methods_and_seeds_stay_names():
-    for wrong in ({"methods": ["../hidden"]}, {"seeds": ["../1"]}, {"noise_mode": "../gaps"}):
+    for wrong in (
+        {"methods": ["../hidden"]},
+        {"seeds": ["../1"]},
+        {"noise": "../gaps:gpt2"},
+        {"noise_lm": "gpt2", "noise_mode": "../gaps"},
+    ):
         with pytest.raises(EbmcalError):
             load_config(None, wrong)
 

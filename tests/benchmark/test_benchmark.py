@@ -20,8 +20,9 @@ from ebmcal.benchmark.folding import fold
 from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
 from ebmcal.benchmark.results import failure_table, headline
 from ebmcal.cli import main
-from ebmcal.config import RunConfig, resolve
+from ebmcal.config import RunConfig
 from ebmcal.errors import EbmcalError, Interrupted
+from ebmcal.recipe import resolve
 from ebmcal.runfolder import Cell
 from ebmcal.tasks import TASKS
 
@@ -53,7 +54,7 @@ def write_config(place, encoder_folder):
     def write(name: str, **settings) -> Path:
         shared = {
             "output": str(place / name), "cache_dir": str(place / "cache"), "encoder": str(encoder_folder),
-            "noise_lm": "tiny", "noise_lm_steps": 8, "noise_lm_batch_size": 16, "noise_samples": 8, "noise_ratio": 1,
+            "noise": "gaps:tiny", "noise_lm_steps": 8, "noise_lm_batch_size": 16, "noise_samples": 8, "noise_ratio": 1,
             "max_length": 32, "steps": 2, "batch_size": 4, "eval_steps": 2, "methods": ["baseline"], "posthoc": [],
         }  # fmt: skip
         tasks = [_own_file(place, task) for task in settings.pop("tasks", ["mood"])]
@@ -340,7 +341,7 @@ def test_model_and_data_mistakes_come_together(write_config, place):
         "both",
         tasks=tasks,
         encoder="./no-encoder",
-        noise_lm="./no-lm",
+        noise="infill:./no-lm",
         methods=["hidden"],
         ood={"news": "./no-news.csv"},
     )

@@ -22,7 +22,7 @@ from ebmcal.report import write_report
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.locks import LOCK
 from ebmcal.storage.sealing import SEAL, damage
-from small_runs import Lines, build_small, own_rows, settings, write_csv
+from small_runs import Lines, make_small, own_rows, settings, write_csv
 
 HIDDEN = Cell("hidden", 1)
 
@@ -30,7 +30,7 @@ HIDDEN = Cell("hidden", 1)
 @pytest.fixture(scope="module", autouse=True)
 def small_and_quick():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+        make_small(patch)
         patch.setattr(pipeline, "write_report", lambda root: (root / "report.html").write_text("report"))
         patch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
         yield
@@ -104,6 +104,8 @@ PARTS = [
     ("cache/noise/*/noise.jsonl", "cut", "noise.jsonl", "cache/noise/*/noise.jsonl"),
     ("cache/noise/*/noise.jsonl", "deleted", "whole shards were not listed", "cache/noise/*/noise.jsonl"),
     ("cache/tokens/*/ids.npy", "flipped", "(ids.npy changed)", "cache/tokens/"),
+    ("cache/probes/*.json", "flipped", "is told from data", "cache/probes/"),
+    ("cache/probes/*.json", "cut", "is told from data", "cache/probes/"),
     ("cache/texts-*.arrow", "cut", "is lost or damaged: made again", "cache/texts-"),
     ("cache/texts-*.arrow", "deleted", "is lost or damaged: made again", "cache/texts-"),
 ]

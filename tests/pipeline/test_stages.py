@@ -15,16 +15,18 @@ from transformers import pipeline as hf_pipeline
 from ebmcal import results
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
+from ebmcal.noise.store import NoiseStore
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.run_noise import make_noise
 from ebmcal.pipeline.stages import prepare, read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.locks import locked
 from ebmcal.storage.sealing import SEAL
 from ebmcal.training.trainer import JointTrainer
-from small_runs import LABELS, Lines, build_small, own_rows, settings, write_csv
+from small_runs import HELD_OUT, LABELS, Lines, make_small, own_rows, settings, write_csv
 from tiny_models import SENTENCES
 
 BASELINE, HIDDEN = Cell("baseline", 1), Cell("hidden", 1)
@@ -32,7 +34,7 @@ BASELINE, HIDDEN = Cell("baseline", 1), Cell("hidden", 1)
 
 @pytest.fixture(autouse=True)
 def small_and_quick(monkeypatch):
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    make_small(monkeypatch)
 
 
 @pytest.fixture
@@ -54,7 +56,7 @@ def finished(files, encoder_folder, tmp_path_factory):
     """A run of two methods, with its report."""
     folder, lines = tmp_path_factory.mktemp("finished"), Lines()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+        make_small(patch)
         made = run(settings(files, encoder_folder, folder), lines)
     return made, lines.lines
 
@@ -85,7 +87,8 @@ def test_a_run_leaves_what_the_layout_says(finished):
 
 def test_the_config_is_recorded_as_resolved(finished):
     recorded = yaml.safe_load(finished[0].config.read_text())
-    assert recorded["noise_mode"] == "gaps"
+    assert recorded["noise"] == "gaps:tiny"
+    assert recorded["noise_lm"] is None
     assert recorded["learning_rate"] > 0
     assert recorded["steps"] == 6
 
@@ -108,8 +111,15 @@ def test_the_metrics_document(finished):
     assert document["training"]["hidden-seed1"]["noise_texts_used"] == 6 * 8 * 2
     assert document["training"]["hidden-seed1"]["noise_rounds"] == 6 * 8 * 2 / 40
     assert document["training"]["baseline-seed1"]["noise_texts_used"] == 0
-    assert document["noise"]["n_samples"] == 40
-    assert document["noise"]["perplexity"] < document["noise"]["perplexity_before"]
+    assert document["noise_source"] == "gaps:tiny"
+    assert set(document["noise"]) == {"gaps:tiny"}
+    noise = document["noise"]["gaps:tiny"]
+    assert (noise["n_samples"], noise["share"], noise["online"]) == (40, 1.0, False)
+    assert noise["perplexity"] < noise["perplexity_before"]
+    assert 0 <= noise["probe"] <= 1
+    assert set(document["training"]["hidden-seed1"]["told_apart_by_source"]) == {"gaps:tiny"}
+    assert set(document["training"]["hidden-seed1"]["told_apart_held_out"]) == {"gaps:tiny"}
+    assert "told_apart_held_out" not in document["training"]["baseline-seed1"]
     assert document["versions"]["torch"]
     assert set(document["fingerprints"]) == {"train", "calibration", "test"}
     assert document["data"]["truncated"] == {"train": 0, "calibration": 0, "test": 0}
@@ -133,14 +143,19 @@ def test_metrics_are_those_of_the_predictions(finished):
     np.testing.assert_allclose(predictions.energies, -log_sum, atol=1e-5)
 
 
-def test_predictions_of_noise_are_of_the_shown_texts(finished):
+def test_predictions_of_noise_are_of_texts_that_no_training_drew(finished):
+    """The store has 40 texts for trainings, and after them those that are kept back."""
     folder, _ = finished
     noise = Predictions.read(folder.predictions(BASELINE, "noise"))
-    assert noise.n_rows == 40
+    (place,) = (path.parent for path in folder.root.parent.glob("cache/noise/*/shard-00000.parquet"))
+    stored = [row["text"] for row in NoiseStore.open(place).rows(40 + HELD_OUT)]
+    assert list(noise.texts) == stored[40:]
+    assert len(stored) == 40 + HELD_OUT
+    assert list(noise.ids) == [f"noise-gaps:tiny-{i}" for i in range(HELD_OUT)]
     assert set(noise.labels.tolist()) == {-1}
     examples = json.loads(folder.noise_examples.read_text())
     assert examples
-    assert {e["noise"] for e in examples} & set(noise.texts)
+    assert {e["noise"] for e in examples} <= set(stored)
     known = {text for text, _ in own_rows()}
     assert all(e["source"] in known and "<M>" in e["masked"] for e in examples)
 
@@ -242,6 +257,21 @@ def test_a_folder_of_another_config_is_refused(copied, files, encoder_folder):
         run(settings(files, encoder_folder, copied.root.parent, steps=7), Reporter())
 
 
+def test_a_folder_of_a_version_with_other_settings_for_noise_is_recognised(copied, files, encoder_folder, no_report):
+    """`noise_lm` and `noise_mode` in its config, and a fingerprint of settings that are no longer all."""
+    recorded = yaml.safe_load(copied.config.read_text())
+    for added in ("noise", "label_smoothing", "focal_gamma", "mix_weight"):
+        del recorded[added]
+    copied.config.write_text(yaml.safe_dump(recorded | {"noise_lm": "tiny", "noise_mode": "gaps"}))
+    marks = read_json(copied.fingerprints)
+    write_json(copied.fingerprints, marks | {"config": "0" * 16}, checked=True)
+    before = times(copied.root.parent)
+    run(settings(files, encoder_folder, copied.root.parent), Reporter())
+    assert times(copied.root.parent) == before
+    with pytest.raises(EbmcalError, match=r"another config \(noise: there gaps:tiny, now splice\)"):
+        run(settings(files, encoder_folder, copied.root.parent, noise="splice"), Reporter())
+
+
 def test_data_that_changed_under_a_run_is_refused(copied, encoder_folder, tmp_path_factory):
     before = times(copied.root)
     rows = own_rows()
@@ -293,10 +323,10 @@ def test_bad_data_is_refused_before_any_work(files, encoder_folder, tmp_path):
 
 
 def test_bad_settings_are_refused_before_any_work(files, encoder_folder, tmp_path):
-    assert "rewrites one sentence of a pair" in refused(files, encoder_folder, tmp_path, noise_mode="half")
+    assert "rewrites one sentence of a pair" in refused(files, encoder_folder, tmp_path, noise="half:tiny")
     assert "takes 64 at most" in refused(files, encoder_folder, tmp_path, max_length=65)
     assert "Did you mean 'minilm'" in refused(files, encoder_folder, tmp_path, encoder="minilmm")
-    assert "Did you mean 'tiny'" in refused(files, encoder_folder, tmp_path, noise_lm="tinny")
+    assert "Did you mean 'tiny'" in refused(files, encoder_folder, tmp_path, noise="gaps:tinny")
     assert "--output" in refused(files, encoder_folder, tmp_path, output=None)
     empty = tmp_path / "empty-model"
     empty.mkdir()
@@ -321,7 +351,7 @@ def test_pairs_in_half_mode(encoder_folder, tmp_path, no_report):
     rows = [(a, b, "yes" if i % 2 else "no") for i, (a, b) in enumerate(zip(SENTENCES, SENTENCES[7:], strict=False))]
     pairs = write_csv(tmp_path / "pairs.csv", rows, ("first", "second", "label"))
     columns = {"text_column": "first", "text_pair_column": "second"}
-    config = settings(pairs, encoder_folder, tmp_path, noise_mode="half", methods=["hidden"], **columns)
+    config = settings(pairs, encoder_folder, tmp_path, noise="half:tiny", methods=["hidden"], **columns)
     folder = run(config, Reporter())
     noise = Predictions.read(folder.predictions(HIDDEN, "noise"))
     firsts, seconds = {a for a, _, _ in rows}, {b for _, b, _ in rows}
@@ -346,7 +376,7 @@ def test_other_texts_are_compared_with(files, encoder_folder, tmp_path, no_repor
 
 def test_methods_without_noise_make_none(files, encoder_folder, tmp_path, no_report):
     config = settings(
-        files, encoder_folder, tmp_path, methods=["baseline", "poscal"], steps=2, eval_steps=2, noise_lm="no-such-lm"
+        files, encoder_folder, tmp_path, methods=["baseline", "poscal"], steps=2, eval_steps=2, noise="infill:no-such-lm"
     )  # fmt: skip
     folder = run(config, Reporter())
     assert not (tmp_path / "cache" / "noise").exists()
@@ -396,10 +426,12 @@ def test_an_interrupted_run_goes_on(files, encoder_folder, tmp_path, no_report, 
 
 def test_several_processes_need_noise_that_is_made(files, encoder_folder, finished, tmp_path, monkeypatch):
     config, data = prepare(settings(files, encoder_folder, tmp_path), Reporter())
-    splits = data.splits["train"], data.splits["calibration"]
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(EbmcalError, match="Make it first, with the same settings: ebmcal noise sample"):
-        make_noise(config, *splits, Reporter())
+        make_noise(config, data, Reporter())
+    online = config.model_copy(update={"noise": "splice"})
+    assert make_noise(online, data, Reporter()).supply(1).names == ("splice",)  # nothing to be made first
     made = settings(files, encoder_folder, finished[0].root.parent)
     config, data = prepare(made, Reporter())
-    assert make_noise(config, *splits, Reporter()).n_texts == 40
+    (source,) = make_noise(config, data, Reporter()).sources
+    assert len(source.table) == 40

@@ -14,6 +14,7 @@ from ebmcal.training.energies import ENERGIES
 from ebmcal.training.methods import METHODS, Rows, Settings, find_method, label_frequencies
 
 N_DATA, RATIO = 6, 3
+ON_NOISE = {"noise_term", "uniform_term", "mixed_term"}
 
 
 def make_rows(seed=0, n_noise=N_DATA * RATIO, dtype=torch.float64):
@@ -22,7 +23,8 @@ def make_rows(seed=0, n_noise=N_DATA * RATIO, dtype=torch.float64):
     labels = rng.permutation([0, 1, 2, 0, 1, 2] + [-1] * n_noise)
     logits = torch.tensor(rng.normal(size=(len(labels), 3)) * 2, dtype=dtype, requires_grad=True)
     energies = torch.tensor(rng.normal(size=len(labels)) * 2, dtype=dtype, requires_grad=True)
-    return Rows(logits, energies, torch.from_numpy(labels))
+    mixed = np.where(labels[:, None] < 0, [[0, 2, 0.75]], -1.0)
+    return Rows(logits, energies, torch.from_numpy(labels), torch.from_numpy(mixed))
 
 
 def total(rows, terms, n_data=N_DATA):
@@ -41,27 +43,31 @@ def test_contract(name):
     rows = make_rows(n_noise=N_DATA * RATIO if method.uses_noise else 0)
     table = torch.full((3, 20), 0.3) if method.uses_frequencies else None
     terms = method.terms(rows, Settings(noise_ratio=RATIO, frequencies=table))
-    assert "cross_entropy" in terms
+    assert {"cross_entropy", "focal"} & set(terms)
     assert method.title
     assert method.energy in [*ENERGIES, "scalar"]
-    assert method.uses_noise == ("noise_term" in terms)
+    assert method.uses_noise == bool(ON_NOISE & set(terms))
     assert method.uses_frequencies == ("posterior_term" in terms)
     for term, (values, weight) in terms.items():
-        n = N_DATA * RATIO if term == "noise_term" else N_DATA
+        n = N_DATA * RATIO if term in ON_NOISE else N_DATA
         assert values.shape == (n,), term
         assert weight > 0
         assert torch.isfinite(values).all()
     total(rows, terms).backward()
     assert torch.isfinite(rows.logits.grad).all()
-    assert rows.logits.grad[~rows.is_data].abs().sum() == 0  # noise has no label
+    moves_noise = bool({"uniform_term", "mixed_term"} & set(terms))
+    assert bool(rows.logits.grad[~rows.is_data].abs().sum() > 0) == moves_noise  # else noise has no label
     assert rows.logits.grad[rows.is_data].abs().sum() > 0
+    without = method.terms_without_noise(rows, Settings())
+    assert not ON_NOISE & set(without)
+    assert "data_term" not in without
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_a_micro_batch_may_hold_noise_alone_or_data_alone(name):
     rows = make_rows()
     for keep in (rows.is_data, ~rows.is_data):
-        part = Rows(rows.logits[keep], rows.energies[keep], rows.labels[keep])
+        part = Rows(rows.logits[keep], rows.energies[keep], rows.labels[keep], rows.mixed[keep])
         terms = METHODS[name].terms(part, Settings(frequencies=torch.full((3, 20), 0.3)))
         assert torch.isfinite(total(part, terms))
 
@@ -82,6 +88,72 @@ def test_the_sum_over_texts_is_the_papers_loss(name, k, weight):
     for inputs in (rows.energies, rows.logits):
         gradients = (torch.autograd.grad(loss, inputs, retain_graph=True)[0] for loss in (ours, direct))
         np.testing.assert_allclose(*gradients, rtol=1e-10, atol=1e-14)
+
+
+def two_rows():
+    """A data text with label 0 and P = (0.8, 0.2), E = 0; a noise text with P = (0.5, 0.5), E = log 2, mixed 3 : 1."""
+    logits = torch.tensor([[math.log(4), 0.0], [0.3, 0.3]], dtype=torch.float64)
+    energies = torch.tensor([0.0, math.log(2)], dtype=torch.float64)
+    mixed = torch.tensor([[-1, -1, -1], [1, 0, 0.75]], dtype=torch.float64)
+    return Rows(logits, energies, torch.tensor([0, -2]), mixed)
+
+
+SETTINGS = Settings(noise_ratio=1, energy_weight=0.3, label_smoothing=0.2, focal_gamma=2.0, mix_weight=0.6)
+PLAIN = (-math.log(0.8), 1.0)
+SMOOTHED = (-0.9 * math.log(0.8) - 0.1 * math.log(0.2), 1.0)  # 0.2 spread over both: 0.9 and 0.1
+NCE = {"data_term": (math.log(2), 0.3), "noise_term": (math.log(1.5), 0.3)}
+MIXED = (math.log(2), 0.6)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("baseline", {"cross_entropy": PLAIN}),
+        ("label-smoothing", {"cross_entropy": SMOOTHED}),
+        ("focal", {"focal": (-(0.2**2) * math.log(0.8), 1.0)}),
+        ("noise-entropy", {"cross_entropy": PLAIN, "uniform_term": (math.log(2), 0.3)}),
+        ("cutmix", {"cross_entropy": PLAIN, "mixed_term": MIXED}),
+        ("hidden", {"cross_entropy": PLAIN} | NCE),
+        ("hidden-smoothing", {"cross_entropy": SMOOTHED} | NCE),
+        ("hidden-cutmix", {"cross_entropy": PLAIN, "mixed_term": MIXED} | NCE),
+    ],
+)
+def test_terms_by_hand(name, expected):
+    terms = METHODS[name].terms(two_rows(), SETTINGS)
+    assert {term: (values.item(), weight) for term, (values, weight) in terms.items()} == {
+        term: (pytest.approx(value, rel=1e-12), weight) for term, (value, weight) in expected.items()
+    }
+
+
+def test_uniform_labels_are_furthest_from_a_sure_prediction():
+    """P = (0.8, 0.2): half of -log 0.8 and half of -log 0.2; least, log 2, where both classes are as likely."""
+    logits = torch.tensor([[math.log(4), 0.0], [0.0, 0.0]], dtype=torch.float64)
+    expected = [-(math.log(0.8) + math.log(0.2)) / 2, math.log(2)]
+    assert losses.uniform_term(logits).tolist() == pytest.approx(expected, rel=1e-12)
+
+
+def test_mixed_labels_weigh_as_their_parts():
+    """P = (0.8, 0.2), three quarters of a text of class 1: 0.75 · -log 0.2 + 0.25 · -log 0.8."""
+    rows = two_rows()
+    rows.logits[1] = torch.tensor([math.log(4), 0.0])
+    values, _ = METHODS["cutmix"].terms(rows, SETTINGS)["mixed_term"]
+    assert values.item() == pytest.approx(-0.75 * math.log(0.2) - 0.25 * math.log(0.8), rel=1e-12)
+    assert "mixed_term" not in METHODS["cutmix"].terms(Rows(rows.logits, rows.energies, rows.labels), SETTINGS)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 3.0])
+def test_focal_loss_weighs_what_is_learned_less(gamma):
+    logits, labels = torch.tensor([[4.0, 0.0], [0.0, 0.0]], dtype=torch.float64), torch.tensor([0, 0])
+    ratio = losses.focal(logits, labels, gamma) / losses.cross_entropy(logits, labels)
+    probs = torch.softmax(logits, -1)[:, 0]
+    np.testing.assert_allclose(ratio, (1 - probs) ** gamma, rtol=1e-12)
+
+
+def test_focal_loss_of_a_certain_prediction_has_a_gradient():
+    """P(y|x) = 1 to the last digit: (1 - p)^gamma has no slope there that is not finite."""
+    logits = torch.tensor([[200.0, 0.0]], requires_grad=True)
+    losses.focal(logits, torch.tensor([0]), 0.5).sum().backward()
+    assert torch.isfinite(logits.grad).all()
 
 
 def slow_frequencies(probs, labels, n_bins):

@@ -19,12 +19,14 @@ from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.scoring import score
-from ebmcal.models.tokens import tokenize
+from ebmcal.models.tokens import encode, tokenize
+from ebmcal.noise.sources import Far, Splice
+from ebmcal.noise.supply import Fresh, Mixture, Stored
 from ebmcal.progress import Reporter
 from ebmcal.storage.sealing import SEAL
 from ebmcal.training.callbacks import FREQUENCIES, last_checkpoint
 from ebmcal.training.methods import METHODS, Settings, label_frequencies
-from ebmcal.training.plan import Collator, TrainingPlan
+from ebmcal.training.plan import Collator, Shuffled, TrainingPlan
 from ebmcal.training.running import run, training_arguments
 from ebmcal.training.trainer import JointTrainer
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
@@ -44,8 +46,36 @@ def tables(tmp_path_factory):
     ]
 
 
-def make_trainer(tables, folder, method="hidden", *, n_steps=6, batch_size=4, accumulate=1, dropout=0.0, **changes):
+class Sentences:
+    """What sources ask of `Texts`, over the sentences of the data."""
+
+    labels, is_pair = LABELS, False
+
+    def __len__(self):
+        return N_ROWS
+
+    def rows(self, indices):
+        return [(SENTENCES[i], None) for i in indices]
+
+
+def make_supply(kind, table, seed=1):
+    """Texts of a table in turn, fresh ones, or a mixture of both."""
+    tokenizer = make_wordpiece()
+
+    def to_tokens(rows):
+        return [(np.array(ids), np.array(types)) for ids, types, _ in encode(rows, tokenizer, 64)]
+
+    stored = Stored("reversed", table, seed)
+    splice, far = (Fresh(n, s, Sentences(), to_tokens, seed) for n, s in (("splice", Splice()), ("far", Far())))
+    mixture = Mixture([splice, far, stored], [0.5, 0.25, 0.25])
+    return {"stored": stored, "splice": splice, "mixture": mixture}[kind]
+
+
+def make_trainer(
+    tables, folder, method="hidden", *, n_steps=6, batch_size=4, accumulate=1, dropout=0.0, supply="stored", **changes
+):
     data, noise = tables
+    uses_noise = METHODS[method].uses_noise
     torch.manual_seed(3)
     encoder = make_encoder("bert", scale=2.0, hidden_dropout_prob=dropout, attention_probs_dropout_prob=dropout)
     plan = {key: changes.pop(key) for key in ("noise_start", "noise_every") if key in changes}
@@ -58,14 +88,14 @@ def make_trainer(tables, folder, method="hidden", *, n_steps=6, batch_size=4, ac
         EnergyClassifier(encoder, METHODS[method].energy),
         method=METHODS[method],
         settings=settings,
-        collator=Collator(data, LABELS, noise if METHODS[method].uses_noise else None),
+        collator=Collator(data, LABELS, make_supply(supply, noise) if uses_noise else None),
         args=training_arguments(
             folder, n_steps=n_steps, batch_size=batch_size // accumulate, gradient_accumulation_steps=accumulate,
             **arguments,
         ),
         train_dataset=TrainingPlan(
-            n_rows=N_ROWS, n_noise=len(noise) if METHODS[method].uses_noise else 0, n_steps=n_steps,
-            batch_size=batch_size, noise_ratio=RATIO, seed=1, **plan,
+            n_rows=N_ROWS, n_steps=n_steps, batch_size=batch_size, noise_ratio=RATIO if uses_noise else 0, seed=1,
+            **plan,
         ),
         **kept,
     )  # fmt: skip
@@ -104,11 +134,13 @@ def test_the_first_step_is_the_papers_loss(tables, tmp_path):
     """Computed directly from the plan's texts: cross-entropy + weight (mean data term + K mean noise term)."""
     trainer = make_trainer(tables, tmp_path, n_steps=1)
     data, noise = tables
+    order = Shuffled(len(noise), 1 + 1)  # the noise of a store, in the order of its seed
     with torch.no_grad():
         steps = [trainer.train_dataset[p] for p in range(4)]
         rows = [trainer.model(pack([data[s.row][0]], [data[s.row][1]])) for s in steps]
         logits, energies = (torch.cat(parts).double() for parts in zip(*rows, strict=True))
-        noisy = [trainer.model(pack([noise[i][0]], [noise[i][1]]))[1] for s in steps for i in s.noise]
+        texts = [noise[order[number]] for s in steps for number in s.noise]
+        noisy = [trainer.model(pack([ids], [types]))[1] for ids, types in texts]
         noise_energies = torch.cat(noisy).double()
     labels = torch.tensor([LABELS[s.row] for s in steps])
     cross_entropy = torch.nn.functional.cross_entropy(logits, labels)
@@ -120,7 +152,7 @@ def test_the_first_step_is_the_papers_loss(tables, tmp_path):
     assert history(trainer, "energy_noise")[0] == pytest.approx(noise_energies.mean().item(), abs=1e-5)
 
 
-@pytest.mark.parametrize("method", ["baseline", "poscal", "scalar", "sharp-hidden"])
+@pytest.mark.parametrize("method", ["baseline", "poscal", "scalar", "sharp-hidden", "noise-entropy"])
 def test_one_and_several_micro_batches_train_the_same(method, tables, tmp_path):
     """Plain gradient descent: AdamW would blow rounding of tiny gradients up."""
     one = train(make_trainer(tables, tmp_path / "one", method, tokens_per_micro_batch=10**6, optim="sgd"))
@@ -150,10 +182,43 @@ def test_steps_without_noise_are_cross_entropy_alone(tables, tmp_path):
             assert line["loss"] == pytest.approx(line["cross_entropy"], rel=1e-4)
 
 
-def test_the_start_of_a_noisy_run_is_the_baseline(tables, tmp_path):
-    baseline = train(make_trainer(tables, tmp_path / "baseline", "baseline"))
-    late = train(make_trainer(tables, tmp_path / "late", "hidden", noise_start=0.99))
-    assert history(late, "loss") == history(baseline, "loss")
+@pytest.mark.parametrize(
+    ("method", "plain"),
+    [
+        ("hidden", "baseline"),
+        ("noise-entropy", "baseline"),
+        ("hidden-cutmix", "baseline"),
+        ("hidden-smoothing", "label-smoothing"),
+    ],
+)
+def test_the_start_of_a_noisy_run_is_the_method_without_noise(method, plain, tables, tmp_path):
+    without = train(make_trainer(tables, tmp_path / "without", plain))
+    late = train(make_trainer(tables, tmp_path / "late", method, noise_start=0.99))
+    assert history(late, "loss") == history(without, "loss")
+
+
+def test_each_source_of_a_mixture_is_told_apart_by_itself(tables, tmp_path):
+    """Eight noise texts a step: of four, two and two, each over all pairs with the data texts of the step."""
+    trainer = train(make_trainer(tables, tmp_path, supply="mixture"))
+    each = [history(trainer, f"noise_accuracy_{name}") for name in ("splice", "far", "reversed")]
+    assert [len(values) for values in each] == [6, 6, 6]
+    together = 0.5 * np.array(each[0]) + 0.25 * np.array(each[1]) + 0.25 * np.array(each[2])
+    np.testing.assert_allclose(history(trainer, "noise_accuracy"), together, atol=1e-3)
+    one = train(make_trainer(tables, tmp_path / "one", supply="splice"))
+    assert history(one, "noise_accuracy_splice") == history(one, "noise_accuracy")
+
+
+@pytest.mark.parametrize("method", ["cutmix", "hidden-cutmix"])
+def test_spliced_noise_has_the_labels_of_its_parts(method, tables, tmp_path):
+    """Of a mixture, the noise that was not spliced has none."""
+    trainer = make_trainer(tables, tmp_path, method, supply="mixture")
+    batch = trainer.data_collator([trainer.train_dataset[p] for p in range(4)])
+    spliced = batch["labels"] == -1
+    assert spliced.sum() == 4
+    assert (batch["mixed"][~spliced] == -1).all()
+    assert (batch["mixed"][spliced][:, :2] >= 0).all()
+    train(trainer)
+    assert len(history(trainer, "mixed_term")) == 6
 
 
 class At(TrainerCallback):
@@ -227,10 +292,21 @@ def crash():
     raise Crash
 
 
-@pytest.mark.parametrize("method", ["baseline", "poscal", "scalar", "hidden"])
-def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(method, tables, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "supply"),
+    [
+        ("baseline", "stored"),
+        ("poscal", "stored"),
+        ("scalar", "stored"),
+        ("hidden", "stored"),
+        ("hidden", "splice"),
+        ("hidden", "mixture"),
+        ("hidden-cutmix", "mixture"),
+    ],
+)
+def test_a_resumed_run_is_the_uninterrupted_one_to_the_bit(method, supply, tables, tmp_path):
     """Dropout included. It goes on from the checkpoint of step 3, between two refreshes of PosCal's table."""
-    settings = {"method": method, "n_steps": 8, "dropout": 0.2, "save_steps": 3}
+    settings = {"method": method, "supply": supply, "n_steps": 8, "dropout": 0.2, "save_steps": 3}
     whole = train(make_trainer(tables, tmp_path / "whole", **settings))
     broken = make_trainer(tables, tmp_path / "broken", **settings)
     broken.add_callback(At(5, crash))
@@ -406,14 +482,18 @@ def test_batches_must_divide_among_the_processes(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("method", "budget"), [("hidden", 10**6), ("scalar", 30)])
-def test_two_processes_train_like_one(method, budget, tables, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "budget", "supply"), [("hidden", 10**6, "stored"), ("scalar", 30, "stored"), ("hidden", 30, "mixture")]
+)
+def test_two_processes_train_like_one(method, budget, supply, tables, tmp_path):
     """torchrun on two processes, with and without micro-batches and noise: the weights of one process."""
-    settings = {"method": method, "optim": "sgd", "tokens_per_micro_batch": budget, "noise_start": 0.5}
+    settings = {
+        "method": method, "supply": supply, "optim": "sgd", "tokens_per_micro_batch": budget, "noise_start": 0.5,
+    }  # fmt: skip
     one = train(make_trainer(tables, tmp_path / "one", **settings))
     script = tmp_path / "script.py"
     script.write_text(
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}\n"
         "from pathlib import Path\n"
         "import test_trainer as t\n"
         "from ebmcal.models.tokens import TokenTable\n"

@@ -1,0 +1,69 @@
+"""How hard noise is to tell from data: words and copies counted by hand, and a probe of features."""
+
+import numpy as np
+import pytest
+
+from ebmcal.data import load_texts
+from ebmcal.noise.hardness import TOO_EASY, TOO_HARD, describe, probe, verdict
+from small_runs import write_csv
+
+
+@pytest.fixture
+def splits(tmp_path):
+    """Three training texts, two others."""
+    found = []
+    for name, texts in (("train", ["A fine film", "a dull film", "so so"]), ("test", ["a fine plot", "dull"])):
+        path = write_csv(tmp_path / f"{name}.csv", [(text,) for text in texts], ("text",))
+        found.append(load_texts(path, tmp_path / "cache"))
+    return found
+
+
+def test_noise_beside_data_by_hand(splits):
+    """Words of the training: a, fine, film, dull, so. Of the noise, `zebra` and `plot` are not among them."""
+    noise = [("a dull film", None), ("Fine ZEBRA film", None), ("a plot", None), ("so so", None)]
+    assert describe(noise, *splits) == {
+        "identical": 0.5,
+        "words": 2.5,
+        "unknown_words": 0.2,
+        "words_of_data": 2.0,
+        "unknown_words_of_data": 0.25,
+    }
+
+
+def test_noise_of_pairs_and_of_nothing(splits):
+    facts = describe([("a film", "so dull"), ("", "")], *splits)
+    assert (facts["words"], facts["unknown_words"], facts["identical"]) == (2.0, 0.0, 0.0)
+    assert describe([("", None)], *splits)["unknown_words"] == 0.0
+
+
+def test_the_probe_tells_apart_what_differs_and_nothing_else():
+    rng = np.random.default_rng(0)
+    data, like_data = rng.normal(size=(2, 300, 8))
+    assert probe(data, like_data) == pytest.approx(0.5, abs=0.08)
+    direction = rng.normal(size=8)
+    values = [probe(data, like_data + shift * direction) for shift in (0.2, 0.6, 3.0)]
+    assert values == sorted(values)
+    assert values[0] > 0.55
+    assert values[-1] > 0.99
+
+
+def test_the_probe_is_judged_on_texts_it_was_not_fitted_on():
+    """As many features as texts: fitted and judged on the same ones, noise that is like data would be told apart."""
+    data, noise = np.random.default_rng(1).normal(size=(2, 100, 200))
+    assert probe(data, noise, ridge=1e-6) == pytest.approx(0.5, abs=0.12)
+
+
+def test_the_probe_does_not_depend_on_scale_and_takes_a_constant_feature():
+    rng = np.random.default_rng(2)
+    data, noise = rng.normal(size=(80, 4)), rng.normal(size=(60, 4)) + 0.5
+    expected = probe(data, noise)
+    assert probe(data * 1000, noise * 1000) == pytest.approx(expected, abs=1e-3)
+    constant = [np.concatenate([part, np.ones((len(part), 1))], axis=1) for part in (data, noise)]
+    assert probe(*constant) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("told_apart", "word"), [(1.0, "too easy"), (TOO_EASY, "teaches"), (TOO_HARD, "teaches"), (0.5, "too hard")]
+)
+def test_the_verdict(told_apart, word):
+    assert verdict(told_apart).startswith(word)
