@@ -13,7 +13,7 @@ from typing import Any
 
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import DEFAULT_METRICS, OOD_SCORES, Interval, PairedTest, ood_detection, ood_scores, paired_test
-from ebmcal.metrics.bootstrap import intervals
+from ebmcal.metrics.intervals import intervals
 from ebmcal.metrics.registry import METRICS, N_BINS, Metric, metric
 from ebmcal.predictions import Predictions, align
 from ebmcal.tables import Column, Entry, Row, Table, mark_best
