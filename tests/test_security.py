@@ -18,7 +18,7 @@ import yaml
 
 import ebmcal
 from ebmcal.benchmark import load_benchmark
-from ebmcal.calibrators.folding import fold
+from ebmcal.calibrators.in_model import fold_temperature
 from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
@@ -243,7 +243,7 @@ def test_a_list_of_weights_cannot_point_elsewhere(tmp_path):
     index = {"weight_map": {"classifier.weight": "../victim/model.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(EbmcalError, match="leaves the folder"):
-        fold(model, 2.0, 3)
+        fold_temperature(model, 2.0, 3)
     assert victim.read_bytes() == before
 
 

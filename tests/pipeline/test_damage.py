@@ -11,7 +11,7 @@ import yaml
 
 from ebmcal import results
 from ebmcal.calibrators import TemperatureScaling, attach
-from ebmcal.calibrators.storage import attach_folded
+from ebmcal.calibrators.in_model import attach_folded
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
 from ebmcal.models.classifier import EnergyClassifier

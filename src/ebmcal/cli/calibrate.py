@@ -27,7 +27,7 @@ def calibrate(
 ) -> None:
     """Fit a calibrator on predictions and store it in the model folder."""
     from ebmcal.calibrators import make_calibrator
-    from ebmcal.calibrators.storage import model_folder
+    from ebmcal.calibrators.in_model import model_folder
     from ebmcal.cli.notices import as_notices
 
     unfitted = make_calibrator(calibrator)
@@ -42,7 +42,7 @@ def calibrate(
 
 
 def _fit_line(fitted: "Calibrator", rows: "Predictions", on: Path) -> str:
-    from ebmcal.calibrators.contract import logits_in
+    from ebmcal.calibrators.base import logits_in
     from ebmcal.metrics import nll
 
     before = nll(rows.labels, probs=rows.probabilities())
@@ -56,7 +56,7 @@ def _fit_line(fitted: "Calibrator", rows: "Predictions", on: Path) -> str:
 
 def _store_in(model_dir: Path, fitted: "Calibrator") -> str:
     from ebmcal.calibrators import attach
-    from ebmcal.calibrators.folding import folded_temperature
+    from ebmcal.calibrators.in_model import folded_temperature
 
     earlier = folded_temperature(model_dir)
     if earlier is not None:
@@ -68,7 +68,7 @@ def _store_in(model_dir: Path, fitted: "Calibrator") -> str:
 
 
 def _fold_into(model_dir: Path, fitted: "Calibrator") -> str:
-    from ebmcal.calibrators.storage import attach_folded
+    from ebmcal.calibrators.in_model import attach_folded
 
     names = attach_folded(model_dir, fitted)
     return (

@@ -1,8 +1,11 @@
-"""Temperature folded into a model: the last layer's weight and bias divided by T, so that its logits are f(x)/T.
+"""A calibrator kept with a model: beside it as `calibrator.json`, or folded into its last layer.
 
-Works on the bytes of `model.safetensors` (8 bytes of header length, a JSON header, the tensors), so it needs neither
-torch nor room for the model, and every other tensor stays as it was, to the bit. T is written into the header of the
-same file: weights and the record that they were divided are replaced in one step.
+`attach` puts it beside the model and `attached` is what everything that loads the model asks for. `attach_folded`
+divides the last layer's weight and bias by T instead, so that its logits are f(x)/T and nothing is left to apply.
+
+Folding works on the bytes of `model.safetensors` (8 bytes of header length, a JSON header, the tensors), so it needs
+neither torch nor room for the model, and every other tensor stays as it was, to the bit. T is written into the header
+of the same file: weights and the record that they were divided are replaced in one step.
 """
 
 import json
@@ -12,10 +15,15 @@ from typing import Any
 
 import numpy as np
 
+from ebmcal.calibrators.base import Calibrator
+from ebmcal.calibrators.registry import calibrator_in
+from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.atomic import inside, read_json, writing
 from ebmcal.storage.sealing import SEAL, require_whole, reseal
 
+FILE_NAME = "calibrator.json"
+FOLDED_NAME = "calibrator_folded.json"
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 RECORD = "ebmcal_folded_temperature"
 # Where transformers keeps the layer that makes the logits, most specific first; prefixes such as "model." may precede.
@@ -23,7 +31,53 @@ LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_pr
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 
-def fold(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]:
+def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:
+    """Store a fitted calibrator in a model folder, in place of one that is there; returns the file."""
+    path = model_folder(model_dir) / FILE_NAME
+    write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)})
+    return path
+
+
+def attached(model_dir: str | Path) -> Calibrator | None:
+    """The calibrator to apply to the logits of a model folder, or None.
+
+    One that was fitted before a temperature was folded into the weights does not count: it is for other logits.
+    """
+    path = Path(model_dir) / FILE_NAME
+    if not path.exists():
+        return None
+    value = read_json(path)
+    calibrator = calibrator_in(value, path)
+    return calibrator if value.get("logits_divided_by") == folded_temperature(model_dir) else None
+
+
+def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
+    """Fold a temperature into the model's last layer; returns the names of the tensors that were divided.
+
+    The calibrator is kept as `calibrator_folded.json`, for the record; one that was attached before is removed.
+    """
+    if not isinstance(calibrator, TemperatureScaling):
+        raise EbmcalError(f"Only temperature can be folded into a model, not {calibrator.name}. Leave out --fold.")
+    folder = model_folder(model_dir)
+    value = calibrator.to_json()
+    names = fold_temperature(folder, calibrator.temperature_, calibrator.n_classes_)
+    write_json(folder / FOLDED_NAME, value)
+    (folder / FILE_NAME).unlink(missing_ok=True)
+    return names
+
+
+def model_folder(model_dir: str | Path) -> Path:
+    """The folder, checked: it has to hold a model."""
+    folder = Path(model_dir)
+    if not (folder / "config.json").is_file():
+        raise EbmcalError(
+            f"{folder} is not a model folder: it has no config.json. Give the folder that save_pretrained wrote, "
+            "in a run folder checkpoints/<method>-seed<N>/model."
+        )
+    return folder
+
+
+def fold_temperature(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]:
     """Divide the last layer by T; returns the names of the tensors that changed."""
     earlier = folded_temperature(model_dir)
     if earlier is not None:
@@ -43,7 +97,7 @@ def fold(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]
 
 
 def folded_temperature(model_dir: str | Path) -> float | None:
-    """The temperature that `fold` divided the last layer by, or None."""
+    """The temperature that `fold_temperature` divided the last layer by, or None."""
     for path in _weight_files(model_dir):
         record = _read_header(path).get("__metadata__", {}).get(RECORD)
         if record is not None:
