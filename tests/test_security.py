@@ -27,7 +27,7 @@ from ebmcal.models.loading import check_encoder, check_language_model, load_enco
 from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.predictions import Predictions
-from ebmcal.report.reading import read_run
+from ebmcal.report.material import read_run
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.sealing import damage
 from full_disk import arguments, write_reviews

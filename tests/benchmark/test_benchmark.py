@@ -11,14 +11,14 @@ import yaml
 
 pytest.importorskip("torch", reason="benchmarks train")
 
-import ebmcal.benchmark.plan as plan_module
-import ebmcal.benchmark.running as running
+import ebmcal.benchmark.runs as running
+import ebmcal.benchmark.spec as plan_module
 import ebmcal.pipeline.cell as cells
 import ebmcal.pipeline.stages as pipeline
 from ebmcal.benchmark import gather, load_benchmark, paper_tables, run_benchmark, write_results
 from ebmcal.benchmark.folding import fold
-from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
-from ebmcal.benchmark.results import failure_table, headline
+from ebmcal.benchmark.outcomes import failure_table, headline
+from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
 from ebmcal.cli import main
 from ebmcal.config import RunConfig, resolve
 from ebmcal.errors import EbmcalError, Interrupted

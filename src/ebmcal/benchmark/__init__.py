@@ -4,10 +4,10 @@
 `ebmcal.pipeline.stages`; `results` gathers the run folders, `paper` makes tables of them and `writing` writes them.
 """
 
+from ebmcal.benchmark.outcomes import Outcome, gather
 from ebmcal.benchmark.paper import paper_tables
-from ebmcal.benchmark.plan import Benchmark, BenchmarkTask, load_benchmark
-from ebmcal.benchmark.results import Outcome, gather
-from ebmcal.benchmark.running import cell_state, run_benchmark
+from ebmcal.benchmark.runs import cell_state, run_benchmark
+from ebmcal.benchmark.spec import Benchmark, BenchmarkTask, load_benchmark
 from ebmcal.benchmark.writing import write_results
 
 __all__ = [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from ebmcal.benchmark.results import Outcome
+from ebmcal.benchmark.outcomes import Outcome
 from ebmcal.tables import Row, Table, mark_best, paper_table
 
 Document = Mapping[str, Any]

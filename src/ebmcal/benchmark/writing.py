@@ -5,9 +5,9 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ebmcal.benchmark.outcomes import Outcome, failure_table, headline
 from ebmcal.benchmark.paper import paper_tables
-from ebmcal.benchmark.results import Outcome, failure_table, headline
-from ebmcal.report.rendering import render
+from ebmcal.report.html import render
 from ebmcal.runfolder import Cell
 from ebmcal.storage.atomic import write_json, write_text
 from ebmcal.tables import Table, to_data, to_latex, to_markdown

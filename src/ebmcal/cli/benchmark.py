@@ -56,8 +56,8 @@ def _show_cells(plan: "Benchmark", console: "RichConsole") -> None:
 
 def _show_results(outcomes: "list[Outcome]", output: Path, console: "RichConsole") -> None:
     from ebmcal.benchmark.folding import fold
+    from ebmcal.benchmark.outcomes import failure_table, headline
     from ebmcal.benchmark.paper import paper_tables
-    from ebmcal.benchmark.results import failure_table, headline
     from ebmcal.tables import to_rich
 
     for table in paper_tables(outcomes):

@@ -4,15 +4,7 @@ No pyplot and no global state: without `ax` a figure of its own is made, reachab
 """
 
 from ebmcal.plots.coverage import draw_risk_coverage, prepare_risk_coverage
-from ebmcal.plots.energy import (
-    EnergyHistogram,
-    EntropyEnergy,
-    draw_energy_histogram,
-    draw_entropy_energy,
-    prepare_energy_histogram,
-    prepare_entropy_energy,
-)
-from ebmcal.plots.history import (
+from ebmcal.plots.curves import (
     ECE_NAMES,
     ENERGIES,
     LOSS_TERMS,
@@ -24,6 +16,14 @@ from ebmcal.plots.history import (
     prepare_over_steps,
     prepare_terms,
     prepare_tradeoff,
+)
+from ebmcal.plots.energy import (
+    EnergyHistogram,
+    EntropyEnergy,
+    draw_energy_histogram,
+    draw_entropy_energy,
+    prepare_energy_histogram,
+    prepare_entropy_energy,
 )
 from ebmcal.plots.reliability import (
     Reliability,

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebmcal.plots.history import Series
+from ebmcal.plots.curves import Series
 from ebmcal.plots.reliability import labelled_rows
 from ebmcal.plots.style import add_legend, label_text, looks, on_axes, say_empty, tidy
 from ebmcal.predictions import Predictions

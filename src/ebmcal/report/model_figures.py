@@ -4,8 +4,8 @@ from functools import partial
 
 from ebmcal import plots
 from ebmcal.predictions import Predictions
-from ebmcal.report.picture import Picture, draw
-from ebmcal.report.reading import Subject
+from ebmcal.report.material import Subject
+from ebmcal.report.pictures import Picture, draw
 
 RELIABILITY = (
     "Bars: how often the model is right at each level of confidence, with 95% intervals. A calibrated model's bars "

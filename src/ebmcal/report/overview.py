@@ -5,8 +5,8 @@ from functools import partial
 
 from ebmcal import plots
 from ebmcal.predictions import Predictions
-from ebmcal.report.picture import Picture, draw
-from ebmcal.report.reading import Subject
+from ebmcal.report.material import Subject
+from ebmcal.report.pictures import Picture, draw
 
 OVER_STEPS = (
     "Calibration error on the test split at each evaluation during training; lower is better. "

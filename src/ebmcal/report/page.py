@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebmcal.plots.reliability import labelled_rows
+from ebmcal.report.material import Material, Subject
 from ebmcal.report.model_figures import model_figures
 from ebmcal.report.overview import overview
-from ebmcal.report.picture import Picture
-from ebmcal.report.reading import Material, Subject
+from ebmcal.report.pictures import Picture
 from ebmcal.tables import Table, detection_table, list_test_sets, paired_table, seed_table, summary_table
 from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
 from ebmcal.tables.nested import nested_tables, record_table

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ebmcal.tables.results import Document
+from ebmcal.tables.document import Document
 from ebmcal.tables.table import Column, Entry, Row, Table
 
 FIGURES = {

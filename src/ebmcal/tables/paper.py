@@ -8,8 +8,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, TEST_SETS, published_set
-from ebmcal.tables.results import (
+from ebmcal.tables.document import (
     Document,
     Key,
     heading,
@@ -19,6 +18,7 @@ from ebmcal.tables.results import (
     posthoc_rank,
     results,
 )
+from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, TEST_SETS, published_set
 from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
 
 SHORT = {

@@ -5,8 +5,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, published_set
-from ebmcal.tables.results import (
+from ebmcal.tables.document import (
     MAIN_METRICS,
     Document,
     Key,
@@ -19,6 +18,7 @@ from ebmcal.tables.results import (
     results,
     row_name,
 )
+from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, published_set
 from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
 
 

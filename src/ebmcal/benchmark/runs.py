@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
-from ebmcal.benchmark.results import Outcome, gather, outcome_of
+from ebmcal.benchmark.outcomes import Outcome, gather, outcome_of
+from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
 from ebmcal.benchmark.writing import write_results
 from ebmcal.errors import Interrupted
 from ebmcal.pipeline.cell import is_predicted, is_trained

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
+from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
 from ebmcal.errors import EbmcalError
 from ebmcal.pipeline.failures import failed_row
-from ebmcal.report.reading import read_document
+from ebmcal.report.material import read_document
 from ebmcal.runfolder import Cell
 from ebmcal.tables import Column, Entry, Row, Table
 from ebmcal.tasks import find_task
