@@ -12,13 +12,22 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics import DEFAULT_METRICS, OOD_SCORES, Interval, PairedTest, ood_detection, ood_scores, paired_test
+from ebmcal.metrics import (
+    DEFAULT_METRICS,
+    HEADLINE_METRICS,
+    OOD_SCORES,
+    Interval,
+    PairedTest,
+    ood_detection,
+    ood_scores,
+    paired_test,
+)
 from ebmcal.metrics.intervals import intervals
 from ebmcal.metrics.registry import METRICS, N_BINS, Metric, metric
 from ebmcal.predictions import Predictions, align
-from ebmcal.tables import Column, Entry, Row, Table, mark_best
+from ebmcal.tables import Column, Entry, Table, TableRow, mark_best
 
-SHOWN = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
+SHOWN = HEADLINE_METRICS
 BY_ENERGY = ("aurc", "error_auroc")
 OOD_TITLES = {"auroc": "AUROC", "aupr": "AUPR", "fpr_at_95_recall": "FPR at 95% recall"}
 
@@ -158,7 +167,7 @@ def figure_table(evaluation: Evaluation, metrics: Sequence[str] = SHOWN) -> Tabl
     """Files × metrics with intervals, the best figure of each column marked."""
     columns = [Column("file", "File"), Column("n_rows", "Rows"), *(_column(name, evaluation.how) for name in metrics)]
     rows = [
-        Row((Entry(name), Entry(evaluation.n_rows[name]), *(_entry(figures[m]) for m in metrics)))
+        TableRow((Entry(name), Entry(evaluation.n_rows[name]), *(_entry(figures[m]) for m in metrics)))
         for name, figures in evaluation.figures.items()
     ]
     n = evaluation.how.n_resamples
@@ -175,7 +184,7 @@ def paired_table(evaluation: Evaluation) -> Table:
         Column("p_value", "p"),
     )
     rows = tuple(
-        Row((Entry(name), Entry(_title(m, evaluation.how)), _entry(test), Entry(test.p_value)), section=name)
+        TableRow((Entry(name), Entry(_title(m, evaluation.how)), _entry(test), Entry(test.p_value)), section=name)
         for name, tests in evaluation.paired.items()
         for m, test in tests.items()
     )
@@ -188,7 +197,7 @@ def ood_table(evaluation: Evaluation) -> Table:
     columns = [Column("file", "File"), Column("score", "Score")]
     columns += [Column(k, title, better=-1 if k.startswith("fpr") else 1) for k, title in OOD_TITLES.items()]
     rows = tuple(
-        Row((Entry(name), Entry(kind.replace("_", " ")), *(Entry(found[f"ood_{kind}_{m}"]) for m in OOD_TITLES)))
+        TableRow((Entry(name), Entry(kind.replace("_", " ")), *(Entry(found[f"ood_{kind}_{m}"]) for m in OOD_TITLES)))
         for name, found in evaluation.ood.items()
         for kind in OOD_SCORES
         if f"ood_{kind}_auroc" in found

@@ -19,7 +19,7 @@ from ebmcal.calibrators.base import Calibrator
 from ebmcal.calibrators.registry import calibrator_in
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import inside, read_json, writing
+from ebmcal.storage.atomic import inside, read_json, write_json, writing
 from ebmcal.storage.sealing import SEAL, require_whole, reseal
 
 FILE_NAME = "calibrator.json"

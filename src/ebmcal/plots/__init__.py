@@ -3,7 +3,6 @@
 No pyplot and no global state: without `ax` a figure of its own is made, reachable as `ax.figure`.
 """
 
-from ebmcal.plots.coverage import draw_risk_coverage, prepare_risk_coverage
 from ebmcal.plots.curves import (
     ECE_NAMES,
     ENERGIES,
@@ -11,9 +10,11 @@ from ebmcal.plots.curves import (
     Series,
     draw_ece_over_steps,
     draw_noise_accuracy,
+    draw_risk_coverage,
     draw_terms,
     draw_tradeoff,
     prepare_over_steps,
+    prepare_risk_coverage,
     prepare_terms,
     prepare_tradeoff,
 )

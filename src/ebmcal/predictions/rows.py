@@ -1,7 +1,7 @@
 """`Predictions`: what a classifier said about rows of text, the one type where the two halves meet.
 
 Made by the training half or read from a file that any model wrote; metrics, calibrators, plots and the report take it.
-How files spell it is in `prediction_columns` (meaning) and `prediction_files` (bytes).
+How files spell it is in `columns` (meaning) and `files` (bytes).
 """
 
 import dataclasses
@@ -14,8 +14,8 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores, softmax
-from ebmcal.predictions.columns import to_fields, to_table
-from ebmcal.predictions.files import read_table, write_table
+from ebmcal.predictions.columns import to_columns, to_fields
+from ebmcal.predictions.files import read_columns, write_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,17 +135,17 @@ class Predictions:
 
         Parquet and NPZ keep the order of the classes, their names and `meta`; CSV and JSONL have no place for `meta`.
         """
-        write_table(path, to_table(vars(self), Path(path).suffix.lower()))
+        write_columns(path, to_columns(vars(self), Path(path).suffix.lower()))
 
     @classmethod
     def read(cls, path: str | Path, *, label_names: Sequence[str] | None = None) -> "Predictions":
-        """Read what `write` wrote or what somebody else's model wrote: see `prediction_columns` for the columns.
+        """Read what `write` wrote or what somebody else's model wrote: see `ebmcal.predictions.columns`.
 
         `label_names` puts the classes in that order, or names the classes of a file that numbers them.
         """
-        table = read_table(path)
+        columns = read_columns(path)
         try:
-            return cls(**to_fields(table, label_names))
+            return cls(**to_fields(columns, label_names))
         except EbmcalError as error:
             raise EbmcalError(f"{path}: {error}") from error
 

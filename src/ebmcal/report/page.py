@@ -6,18 +6,14 @@ from typing import Any
 
 from ebmcal.plots.reliability import labelled_rows
 from ebmcal.report.material import Material, Subject
-from ebmcal.report.model_figures import model_figures
-from ebmcal.report.overview import overview
-from ebmcal.report.pictures import Picture
+from ebmcal.report.pictures import Picture, model_pictures, overview_pictures
 from ebmcal.tables import Table, detection_table, list_test_sets, paired_table, seed_table, summary_table
 from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
 from ebmcal.tables.nested import nested_tables, record_table
 
-SUMMARY_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
-
 
 @dataclass(frozen=True)
-class Model:
+class ModelSection:
     """One trained model on the page; `name` is empty where the method has no seeds to tell apart."""
 
     name: str
@@ -27,12 +23,12 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Method:
+class MethodSection:
     """A method on the page: its models, one a seed."""
 
     name: str
     anchor: str
-    models: list[Model]
+    models: list[ModelSection]
 
 
 def build_page(material: Material) -> dict[str, Any]:
@@ -48,7 +44,7 @@ def build_page(material: Material) -> dict[str, Any]:
         "seeds": [seed_table(document, test_set=name) for name in sets],
         "paired": paired_table(document),
         "detection": detection_table(document),
-        "overview": overview(material.subjects),
+        "overview": overview_pictures(material.subjects),
         "methods": _methods(material.subjects),
         "noise_tables": nested_tables(noise, "Noise") if isinstance(noise, Mapping) else [],
         "noise_examples": noise_examples(material.noise_records),
@@ -69,14 +65,14 @@ def with_rows(material: Material) -> Mapping[str, Any]:
 
 
 def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
-    from ebmcal.metrics import summarize
+    from ebmcal.metrics import HEADLINE_METRICS, summarize
 
     rows = labelled_rows(subject.splits[split])
     if rows is None:
         return None
     found = {
         name: interval.to_json()
-        for name, interval in summarize(rows, SUMMARY_METRICS, n_resamples=200, warn=False).items()
+        for name, interval in summarize(rows, HEADLINE_METRICS, n_resamples=200, warn=False).items()
     }
     return {"method": subject.method, "seed": subject.seed, "test_set": split, "n_rows": rows.n_rows, "metrics": found}
 
@@ -109,17 +105,17 @@ def _seeds(subjects: Sequence[Subject]) -> list[int]:
     return sorted({subject.seed for subject in subjects if subject.seed is not None})
 
 
-def _methods(subjects: Sequence[Subject]) -> list[Method]:
+def _methods(subjects: Sequence[Subject]) -> list[MethodSection]:
     names = list(dict.fromkeys(subject.method for subject in subjects))
     return [
-        Method(
+        MethodSection(
             name, f"method-{i}", [_model(s, subjects, f"m{i}s{j}") for j, s in enumerate(subjects) if s.method == name]
         )
         for i, name in enumerate(names)
     ]
 
 
-def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
+def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> ModelSection:
     baseline = find_baseline(subject, subjects)
     main = next(iter(subject.test_sets()), None)
     examples: list[EnergyExample] = []
@@ -127,7 +123,7 @@ def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
         examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
     compared = any(shift.before is not None for example in examples for shift in example.shifts)
     label = "" if subject.seed is None else f"Seed {subject.seed}"
-    return Model(label, model_figures(subject, baseline, key), examples, baseline.method if compared else None)
+    return ModelSection(label, model_pictures(subject, baseline, key), examples, baseline.method if compared else None)
 
 
 def find_baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:

@@ -10,13 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ebmcal.errors import EbmcalError
+from ebmcal.metrics import HEADLINE_METRICS, METRICS
+from ebmcal.names import METHOD_NAMES
 from ebmcal.tables.table import Column, Entry
 
 Document = Mapping[str, Any]
 Key = tuple[str, str | None]  # method, post-hoc step
 FAILED = "failed"
-METHOD_ORDER = ("baseline", "poscal", "poscal-kl", "scalar", "hidden", "sharp-hidden")
-MAIN_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 
 
 def check_document(document: Any, where: str = "metrics.json") -> Document:
@@ -46,7 +46,7 @@ def row_name(key: Key) -> str:
 
 def method_rank(method: str) -> tuple[int, str]:
     """A sort key: the methods in the paper's order, then others by name."""
-    known = METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
+    known = METHOD_NAMES.index(method) if method in METHOD_NAMES else len(METHOD_NAMES)
     return known, method
 
 
@@ -64,7 +64,7 @@ def list_test_sets(document: Document) -> list[str]:
     return list(dict.fromkeys(row.get("test_set", "test") for row in document.get("rows") or []))
 
 
-def results(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
+def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
     """(method, post-hoc) → its rows, one a seed; methods in the paper's order, each plain first."""
     found: dict[Key, list[Mapping]] = {}
     for row in document.get("rows") or []:
@@ -76,13 +76,11 @@ def results(document: Document, test_set: str = "test") -> dict[Key, list[Mappin
 def metric_names(rows: Iterable[Mapping]) -> list[str]:
     """Every metric that appears, the main ones first."""
     seen = dict.fromkeys(name for row in rows for name in row.get("metrics") or {})
-    return [name for name in MAIN_METRICS if name in seen] + [name for name in seen if name not in MAIN_METRICS]
+    return [name for name in HEADLINE_METRICS if name in seen] + [name for name in seen if name not in HEADLINE_METRICS]
 
 
 def heading(metric: str, group: str = "") -> Column:
     """The column of a metric: its display name and which way is better, from `ebmcal.metrics.METRICS`."""
-    from ebmcal.metrics import METRICS
-
     known = METRICS.get(metric)
     if known is None:
         return Column(metric, metric.replace("_", " "), group=group)

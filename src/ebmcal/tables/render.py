@@ -31,8 +31,9 @@ _LATEX = {
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: title, table, notes.
 
-    >>> from ebmcal.tables import Row
-    >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), (Row((Entry("x"), Entry(0.5))),))))
+    >>> from ebmcal.tables import TableRow
+    >>> rows = (TableRow((Entry("x"), Entry(0.5))),)
+    >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), rows)))
     | Method | acc |
     |---|---:|
     | x | 0.500 |
