@@ -9,7 +9,7 @@ Log-probabilities are fine as logits (`logits_of(probs)`): every calibrator is b
 from ebmcal.calibrators.base import Calibrator, FewRows, advice, logits_of
 from ebmcal.calibrators.binning import HistogramBinning, ScalingBinning
 from ebmcal.calibrators.fitting_rows import FittedOnJudgedRows
-from ebmcal.calibrators.in_model import attach, attached
+from ebmcal.calibrators.in_model import KeptCalibrator, attach, attached, calibrate_folder
 from ebmcal.calibrators.isotonic import Isotonic
 from ebmcal.calibrators.one_vs_rest import Beta, Platt
 from ebmcal.calibrators.registry import CALIBRATORS, load_calibrator, make_calibrator
@@ -24,6 +24,7 @@ __all__ = [
     "FittedOnJudgedRows",
     "HistogramBinning",
     "Isotonic",
+    "KeptCalibrator",
     "Platt",
     "ScalingBinning",
     "TemperatureScaling",
@@ -31,6 +32,7 @@ __all__ = [
     "advice",
     "attach",
     "attached",
+    "calibrate_folder",
     "load_calibrator",
     "logits_of",
     "make_calibrator",

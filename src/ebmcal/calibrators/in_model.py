@@ -1,7 +1,8 @@
 """A calibrator kept with a model: beside it as `calibrator.json`, or folded into its last layer.
 
-`attach` puts it beside the model and `attached` is what everything that loads the model asks for. `attach_folded`
-divides the last layer's weight and bias by T instead, so that its logits are f(x)/T and nothing is left to apply.
+`calibrate_folder` fits one on held-out predictions and keeps it: what `ebmcal calibrate` does. `attach` puts it beside
+the model and `attached` is what everything that loads the model asks for. `attach_folded` divides the last layer's
+weight and bias by T instead, so that its logits are f(x)/T and nothing is left to apply.
 
 Folding works on the bytes of `model.safetensors` (8 bytes of header length, a JSON header, the tensors), so it needs
 neither torch nor room for the model, and every other tensor stays as it was, to the bit. T is written into the header
@@ -10,15 +11,19 @@ of the same file: weights and the record that they were divided are replaced in 
 
 import json
 import shutil
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator
-from ebmcal.calibrators.registry import calibrator_in
+from ebmcal.calibrators.base import Calibrator, logits_in
+from ebmcal.calibrators.registry import calibrator_in, make_calibrator
 from ebmcal.calibrators.temperature import TemperatureScaling
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, errors_of
+from ebmcal.metrics import nll
+from ebmcal.predictions import Predictions
 from ebmcal.storage.atomic import inside, read_json, write_json, writing
 from ebmcal.storage.sealing import SEAL, require_whole, reseal
 
@@ -29,6 +34,81 @@ RECORD = "ebmcal_folded_temperature"
 # Where transformers keeps the layer that makes the logits, most specific first; prefixes such as "model." may precede.
 LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+@dataclass(frozen=True)
+class KeptCalibrator:
+    """A fitted calibrator, where it is kept, and what it did to the negative log-likelihood of its fitting rows."""
+
+    calibrator: Calibrator
+    path: Path
+    n_rows: int
+    nll_before: float
+    nll_after: float
+    folded: tuple[str, ...] = ()  # the tensors that were divided by the temperature
+
+
+def calibrate_folder(
+    model_dir: str | Path,
+    on: Predictions | str | Path,
+    calibrator: str | Calibrator = "temperature",
+    *,
+    fold: bool = False,
+) -> KeptCalibrator:
+    """Fit a calibrator on a model's predictions for labelled rows it was not trained on, and keep it in its folder.
+
+    `calibrator` is one, or a name that settings may follow, as in "scaling-binning:n_bins=15"; `fold` divides the last
+    layer by the temperature instead. Needs no torch.
+    """
+    unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
+    if fold and unfitted.name != "temperature":
+        raise EbmcalError(f"--fold divides the last layer by one number: it needs temperature, not {unfitted.name}.")
+    rows = _held_out_rows(on, model_folder(model_dir))
+    fitted = unfitted.fit_predictions(rows)
+    folded = tuple(attach_folded(model_dir, fitted)) if fold else ()
+    path = Path(model_dir) / FOLDED_NAME if fold else _attach_unfolded(model_dir, fitted)
+    before, after = (nll(rows.labels, probs=p) for p in (rows.probs, fitted.predict_proba(logits_in(rows))))
+    return KeptCalibrator(fitted, path, rows.n_rows, before, after, folded)
+
+
+def _attach_unfolded(model_dir: str | Path, fitted: Calibrator) -> Path:
+    earlier = folded_temperature(model_dir)
+    if earlier is not None:
+        warnings.warn(
+            f"A temperature of {earlier:.4g} is folded into {model_dir}: the predictions have to be made after that.",
+            stacklevel=3,
+        )
+    return attach(model_dir, fitted)
+
+
+def _held_out_rows(on: Predictions | str | Path, model_dir: Path) -> Predictions:
+    """The labelled rows, with the model's classes in the model's order; not calibrated already."""
+    is_file = not isinstance(on, Predictions)
+    rows, names, where = Predictions.read(on) if is_file else on, _label_names(model_dir), on if is_file else "on"
+    if rows.meta.get("calibrator"):
+        raise EbmcalError(
+            f"{where} is calibrated already; a calibrator has to see the model's own logits. Predict again without one."
+        )
+    if names is not None:
+        if len(names) != rows.n_classes:
+            raise EbmcalError(
+                f"{where} has {rows.n_classes} classes ({', '.join(rows.label_names)}), but the model in {model_dir} "
+                f"has {len(names)} ({', '.join(names)}). Give predictions of this model."
+            )
+        rows = Predictions.read(on, label_names=names) if is_file else rows.in_order(names)
+    with errors_of(where):
+        return rows.labelled()
+
+
+def _label_names(model_dir: Path) -> list[str] | None:
+    """The model's class names in order, or None where it has only transformers' stand-ins LABEL_0, LABEL_1, …"""
+    config = read_json(model_dir / "config.json")
+    try:
+        names = config.get("id2label") or {}
+        names = [str(names[key]) for key in sorted(names, key=int)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EbmcalError(f"{model_dir / 'config.json'} is not the config of a classifier: {error}.") from error
+    return None if not names or names == [f"LABEL_{i}" for i in range(len(names))] else names
 
 
 def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:

@@ -18,6 +18,7 @@ import yaml
 from ebmcal.config import RunConfig, differences, fixed_settings, resolve, save_config
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
 from ebmcal.errors import EbmcalError
+from ebmcal.judging import judge_run
 from ebmcal.models.classifier import CARD_FILE
 from ebmcal.models.loading import check_encoder, check_language_model, writes_texts
 from ebmcal.models.packing import longest_text
@@ -29,7 +30,6 @@ from ebmcal.pipeline.failures import Failures
 from ebmcal.pipeline.run_noise import Noise, make_noise, noise_examples, noise_facts, shown_rows
 from ebmcal.progress import Reporter
 from ebmcal.report import write_report
-from ebmcal.results import build_detection, build_paired, build_rows
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
 from ebmcal.storage.checksums import fingerprint
@@ -231,6 +231,7 @@ def _conclude(
     test_sets = [name for name in data.splits if name.startswith("test")]
     if noise:
         write_json(folder.noise_examples, noise_examples(noise.store, data.splits["train"]))
+    judged = judge_run(folder, cells, config.posthoc)
     document = {
         "format": 1,
         "task": data.task_name,
@@ -243,9 +244,9 @@ def _conclude(
         "fingerprints": fingerprints_of(data),
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise_facts(noise) if noise else None,
-        "rows": build_rows(folder, cells, config.posthoc) + failures.rows(test_sets),
-        "paired": build_paired(folder, cells),
-        "detection": build_detection(folder, cells),
+        "rows": judged["rows"] + failures.rows(test_sets),
+        "paired": judged["paired"],
+        "detection": judged["detection"],
         "training": training,
     }
     write_json(folder.metrics, document)

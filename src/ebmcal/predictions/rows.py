@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores, softmax
 from ebmcal.predictions.columns import to_columns, to_fields
 from ebmcal.predictions.files import read_columns, write_columns
@@ -126,6 +126,22 @@ class Predictions:
                 picked[name] = values[index]
         return dataclasses.replace(self, **picked)
 
+    def in_order(self, label_names: Sequence[str]) -> "Predictions":
+        """The same rows with their classes in another order.
+
+        >>> p = Predictions([1], ("no", "yes"), probs=[[0.25, 0.75]]).in_order(["yes", "no"])
+        >>> p.labels, p.probs
+        (array([0]), array([[0.75, 0.25]]))
+        """
+        names = tuple(label_names)
+        if names == self.label_names:
+            return self
+        order = [self.label_names.index(name) for name in names]
+        kind = "probs" if self.logits is None else "logits"
+        matrices = {"logits": None, "probs": None, kind: getattr(self, kind)[:, order]}
+        labels = np.append(np.argsort(order), -1)[self.labels]  # the last place is for -1, unknown
+        return dataclasses.replace(self, labels=labels, label_names=names, **matrices)
+
     def with_probs(self, probs: np.ndarray, **meta: Any) -> "Predictions":
         """The same rows with these probabilities instead of logits; `meta` is added to what is there."""
         return dataclasses.replace(self, logits=None, probs=probs, meta=self.meta | meta)
@@ -144,10 +160,8 @@ class Predictions:
         `label_names` puts the classes in that order, or names the classes of a file that numbers them.
         """
         columns = read_columns(path)
-        try:
+        with errors_of(path):
             return cls(**to_fields(columns, label_names))
-        except EbmcalError as error:
-            raise EbmcalError(f"{path}: {error}") from error
 
 
 def align(predictions: Sequence[Predictions]) -> list[Predictions]:

@@ -1,15 +1,21 @@
 """What stands on the page: the material of a report as tables, pictures and examples, ready for the template."""
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ebmcal.judging import Measures, judge
+from ebmcal.metrics import HEADLINE_METRICS, FewRowsWarning
 from ebmcal.plots.reliability import labelled_rows
 from ebmcal.report.material import Material, Subject
 from ebmcal.report.pictures import Picture, model_pictures, overview_pictures
 from ebmcal.tables import Table, detection_table, list_test_sets, paired_table, seed_table, summary_table
 from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
 from ebmcal.tables.nested import nested_tables, record_table
+
+#: For rows that nobody has judged yet.
+MEASURES = Measures(HEADLINE_METRICS, n_resamples=200)
 
 
 @dataclass(frozen=True)
@@ -65,16 +71,12 @@ def with_rows(material: Material) -> Mapping[str, Any]:
 
 
 def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
-    from ebmcal.metrics import HEADLINE_METRICS, summarize
-
     rows = labelled_rows(subject.splits[split])
     if rows is None:
         return None
-    found = {
-        name: interval.to_json()
-        for name, interval in summarize(rows, HEADLINE_METRICS, n_resamples=200, warn=False).items()
-    }
-    return {"method": subject.method, "seed": subject.seed, "test_set": split, "n_rows": rows.n_rows, "metrics": found}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewRowsWarning)  # it stands in the notes
+        return judge(rows, MEASURES, method=subject.method, seed=subject.seed, test_set=split)
 
 
 def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tuple[str, str]]:

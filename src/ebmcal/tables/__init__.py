@@ -4,13 +4,14 @@ from ebmcal.tables.comparison import detection_table, paired_table, seed_table, 
 from ebmcal.tables.document import check_document, list_test_sets
 from ebmcal.tables.paper import paper_table
 from ebmcal.tables.published import PUBLISHED, published_set
-from ebmcal.tables.render import to_data, to_json, to_latex, to_markdown, to_rich
+from ebmcal.tables.render import Sheet, to_data, to_json, to_latex, to_markdown, to_rich
 from ebmcal.tables.table import Column, Entry, Table, TableRow, compact, mark_best, select_columns, split_wide
 
 __all__ = [
     "PUBLISHED",
     "Column",
     "Entry",
+    "Sheet",
     "Table",
     "TableRow",
     "check_document",

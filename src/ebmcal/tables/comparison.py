@@ -49,7 +49,7 @@ def summary_table(
     theirs = published_set(document.get("task"), test_set) if published else None
     names = list(metrics) if metrics is not None else _main_metrics(document, found)
     n_seeds = {key: len([row for row in rows if not row.get("error")]) for key, rows in found.items()}
-    columns = [Column("method", "Method"), *map(heading, names), *_published_columns(document, theirs)]
+    columns = [Column("method", "Method"), *_headings(document, names), *_published_columns(document, theirs)]
     rows = [
         TableRow((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs)))
         for key, rows in found.items()
@@ -70,7 +70,7 @@ def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[
     rows = [TableRow(_seed_entries(key, row, names), section=key[0]) for key, rows in found.items() for row in rows]
     return Table(
         f"{_title(document, test_set)}: every model, every metric",
-        (*first, *map(heading, names)),
+        (*first, *_headings(document, names)),
         tuple(rows),
         _notes(1),
     )
@@ -86,8 +86,10 @@ def paired_table(document: Document) -> Table:
         Column("difference", "Difference"),
         Column("p_value", "p", digits=None),
     )
-    tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method"))))
-    rows = tuple(TableRow(_paired_entries(test), section=str(test.get("method"))) for test in tests)
+    tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method")))[0])
+    rows = tuple(
+        TableRow(_paired_entries(test, document.get("n_bins")), section=str(test.get("method"))) for test in tests
+    )
     note = "Method minus the one it is set against, on the same rows; interval and p-value from paired resampling."
     return Table("Paired tests", columns, rows, (note,) if rows else ())
 
@@ -118,13 +120,17 @@ def detection_table(document: Document) -> Table:
     return Table("Telling other texts from test texts", columns, rows, (DETECTION_NOTE,) if rows else ())
 
 
+def _headings(document: Document, metrics: Sequence[str]) -> list[Column]:
+    return [heading(name, document.get("n_bins")) for name in metrics]
+
+
 def _seed_entries(key: Key, row: Mapping, names: Sequence[str]) -> tuple[Entry, ...]:
     first = (Entry(row_name(key)), Entry(row.get("seed")), Entry(row.get("n_rows")), Entry(row.get("note") or None))
     return (*first, *(figure(row, name) for name in names))
 
 
-def _paired_entries(test: Mapping) -> tuple[Entry, ...]:
-    metric = heading(str(test.get("metric", ""))).title
+def _paired_entries(test: Mapping, n_bins: int | None) -> tuple[Entry, ...]:
+    metric = heading(str(test.get("metric", "")), n_bins).title
     name = row_name((str(test.get("method")), test.get("posthoc")))
     difference = Entry(test.get("difference"), low=test.get("low"), high=test.get("high"))
     return (

@@ -11,6 +11,7 @@ from typing import Any
 
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import HEADLINE_METRICS, METRICS
+from ebmcal.metrics.registry import N_BINS
 from ebmcal.names import METHOD_NAMES
 from ebmcal.tables.table import Column, Entry
 
@@ -70,7 +71,9 @@ def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list
     for row in document.get("rows") or []:
         if row.get("test_set", "test") == test_set:
             found.setdefault((row["method"], row.get("posthoc")), []).append(row)
-    return dict(sorted(found.items(), key=lambda item: (method_rank(item[0][0]), posthoc_rank(item[0][1]))))
+    methods = list(dict.fromkeys(method for method, _ in found))
+    methods.sort(key=lambda method: method_rank(method)[0])  # others than the paper's as they came
+    return dict(sorted(found.items(), key=lambda item: (methods.index(item[0][0]), posthoc_rank(item[0][1]))))
 
 
 def metric_names(rows: Iterable[Mapping]) -> list[str]:
@@ -79,12 +82,13 @@ def metric_names(rows: Iterable[Mapping]) -> list[str]:
     return [name for name in HEADLINE_METRICS if name in seen] + [name for name in seen if name not in HEADLINE_METRICS]
 
 
-def heading(metric: str, group: str = "") -> Column:
+def heading(metric: str, n_bins: int | None = None) -> Column:
     """The column of a metric: its display name and which way is better, from `ebmcal.metrics.METRICS`."""
     known = METRICS.get(metric)
     if known is None:
-        return Column(metric, metric.replace("_", " "), group=group)
-    return Column(metric, known.display, better=1 if known.higher_is_better else -1, group=group)
+        return Column(metric, metric.replace("_", " "))
+    title = known.display_with(n_bins=n_bins or N_BINS)
+    return Column(metric, title, better=1 if known.higher_is_better else -1)
 
 
 def figure(row: Mapping, metric: str) -> Entry:
