@@ -20,8 +20,8 @@ from pathlib import Path
 
 import ebmcal.noise.fitting
 import ebmcal.pipeline.run_noise
-from ebmcal import results
 from ebmcal.cli import main
+from ebmcal.judging import Measures, judge_run
 from ebmcal.noise.tiny import train_tokenizer
 from ebmcal.pipeline import stages as pipeline
 from tiny_models import SENTENCES, make_language_model
@@ -128,8 +128,7 @@ def make_quick() -> None:
     """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
     ebmcal.noise.fitting.build_tiny = small_lm
     ebmcal.pipeline.run_noise.HELD_OUT = 20
-    results.summarize = partial(results.summarize, n_resamples=5)
-    results.paired_test = partial(results.paired_test, n_resamples=5)
+    pipeline.judge_run = partial(judge_run, how=Measures(n_resamples=5))
     pipeline.write_report = write_blank_report
 
 

@@ -16,8 +16,8 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "toke
 
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {
-    "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "results",
-    "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "names", "mixing",
+    "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
+    "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}
@@ -131,7 +131,7 @@ WITHOUT_TORCH = """
     for name in {modules!r}:
         importlib.import_module(name)
     import ebmcal
-    assert ebmcal.summarize and ebmcal.Predictions and ebmcal.TemperatureScaling and ebmcal.write_report
+    assert ebmcal.summarize and ebmcal.Predictions and ebmcal.evaluate and ebmcal.write_report
     print(len([name for name in sys.modules if name.startswith("ebmcal")]))
 """
 

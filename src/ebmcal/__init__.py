@@ -19,6 +19,7 @@ _HOMES = {
     "RunConfig": "ebmcal.config",
     "Model": "ebmcal.model",
     "load": "ebmcal.model",
+    "evaluate": "ebmcal.evaluation",
     "run": "ebmcal.pipeline.stages",
     "summarize": "ebmcal.metrics",
     "write_report": "ebmcal.report",

@@ -238,7 +238,7 @@ def fixed_settings(config: RunConfig) -> dict[str, Any]:
 
 def _problems(config: RunConfig) -> list[str]:
     """What types and ranges cannot say."""
-    from ebmcal.calibrators.table import CALIBRATORS
+    from ebmcal.calibrators.registry import CALIBRATORS
 
     problems = []
     tables = [("method", config.methods, METHOD_NAMES), ("calibrator", config.posthoc, CALIBRATORS)]

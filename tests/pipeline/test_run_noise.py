@@ -6,9 +6,9 @@ from functools import partial
 import numpy as np
 import pytest
 
-from ebmcal import results
 from ebmcal.config import parse_noise
 from ebmcal.errors import EbmcalError
+from ebmcal.judging import Measures, judge_run
 from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import encode
 from ebmcal.pipeline import stages as pipeline
@@ -29,7 +29,7 @@ PAGES = [f"page {i} of the book" for i in range(12)]
 def small_and_quick(monkeypatch):
     make_small(monkeypatch)
     monkeypatch.setattr(pipeline, "write_report", lambda root: root)
-    monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
+    monkeypatch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))
 
 
 @pytest.fixture(scope="module")

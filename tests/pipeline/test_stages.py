@@ -12,9 +12,9 @@ import torch
 import yaml
 from transformers import pipeline as hf_pipeline
 
-from ebmcal import results
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
+from ebmcal.judging import Measures, judge_run
 from ebmcal.noise.store import NoiseStore
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.run_noise import make_noise
@@ -41,8 +41,7 @@ def small_and_quick(monkeypatch):
 def no_report(monkeypatch):
     """Intervals and the report take longer than all the rest; the finished run has real ones."""
     monkeypatch.setattr(pipeline, "write_report", lambda root: root)
-    monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
-    monkeypatch.setattr(results, "paired_test", partial(results.paired_test, n_resamples=5))
+    monkeypatch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))
 
 
 @pytest.fixture(scope="module")
@@ -375,9 +374,8 @@ def test_other_texts_are_compared_with(files, encoder_folder, tmp_path, no_repor
 
 
 def test_methods_without_noise_make_none(files, encoder_folder, tmp_path, no_report):
-    config = settings(
-        files, encoder_folder, tmp_path, methods=["baseline", "poscal"], steps=2, eval_steps=2, noise="infill:no-such-lm"
-    )  # fmt: skip
+    changes = {"methods": ["baseline", "poscal"], "steps": 2, "eval_steps": 2, "noise": "infill:no-such-lm"}
+    config = settings(files, encoder_folder, tmp_path, **changes)
     folder = run(config, Reporter())
     assert not (tmp_path / "cache" / "noise").exists()
     assert read_document(folder)["noise"] is None

@@ -17,6 +17,7 @@ from ebmcal.advice import advise
 from ebmcal.config import RunConfig
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
+from ebmcal.judging import judge_run
 from ebmcal.models.loading import check_encoder, writes_texts
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
@@ -28,7 +29,6 @@ from ebmcal.pipeline.run_noise import check_noise, make_noise, told_apart
 from ebmcal.progress import Reporter
 from ebmcal.recipe import resolve
 from ebmcal.report import write_report
-from ebmcal.results import build_detection, build_paired, build_rows
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.locks import locked
@@ -136,6 +136,7 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
     test_sets = [name for name in data.splits if name.startswith("test")]
     if noise:
         write_json(folder.noise_examples, noise.examples)
+    judged = judge_run(folder, cells, config.posthoc)
     document = {
         "format": 1,
         "task": data.task_name,
@@ -148,9 +149,9 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "fingerprints": fingerprints_of(data),
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise.facts if noise else None,
-        "rows": build_rows(folder, cells, config.posthoc) + failures.rows(test_sets),
-        "paired": build_paired(folder, cells),
-        "detection": build_detection(folder, cells),
+        "rows": judged["rows"] + failures.rows(test_sets),
+        "paired": judged["paired"],
+        "detection": judged["detection"],
         "training": training,
         "advice": advise(folder, cells),
     }

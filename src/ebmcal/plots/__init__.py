@@ -3,7 +3,21 @@
 No pyplot and no global state: without `ax` a figure of its own is made, reachable as `ax.figure`.
 """
 
-from ebmcal.plots.coverage import draw_risk_coverage, prepare_risk_coverage
+from ebmcal.plots.curves import (
+    ECE_NAMES,
+    ENERGIES,
+    LOSS_TERMS,
+    Series,
+    draw_ece_over_steps,
+    draw_noise_accuracy,
+    draw_risk_coverage,
+    draw_terms,
+    draw_tradeoff,
+    prepare_over_steps,
+    prepare_risk_coverage,
+    prepare_terms,
+    prepare_tradeoff,
+)
 from ebmcal.plots.energy import (
     EnergyHistogram,
     EntropyEnergy,
@@ -12,19 +26,7 @@ from ebmcal.plots.energy import (
     prepare_energy_histogram,
     prepare_entropy_energy,
 )
-from ebmcal.plots.history import (
-    ECE_NAMES,
-    ENERGIES,
-    LOSS_TERMS,
-    Series,
-    draw_ece_over_steps,
-    draw_noise_accuracy,
-    draw_terms,
-    draw_tradeoff,
-    prepare_over_steps,
-    prepare_terms,
-    prepare_tradeoff,
-)
+from ebmcal.plots.hardness import Hardness, draw_hardness, prepare_hardness
 from ebmcal.plots.reliability import (
     Reliability,
     draw_confidence_histogram,
@@ -40,12 +42,14 @@ __all__ = [
     "LOSS_TERMS",
     "EnergyHistogram",
     "EntropyEnergy",
+    "Hardness",
     "Reliability",
     "Series",
     "draw_confidence_histogram",
     "draw_ece_over_steps",
     "draw_energy_histogram",
     "draw_entropy_energy",
+    "draw_hardness",
     "draw_noise_accuracy",
     "draw_reliability",
     "draw_risk_coverage",
@@ -54,6 +58,7 @@ __all__ = [
     "prepare_class_reliability",
     "prepare_energy_histogram",
     "prepare_entropy_energy",
+    "prepare_hardness",
     "prepare_over_steps",
     "prepare_reliability",
     "prepare_risk_coverage",

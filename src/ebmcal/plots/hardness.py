@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.plots.style import add_legend, on_axes, say_empty, tidy
+from ebmcal.plots.style import INK, add_legend, on_axes, say_empty, tidy
 from ebmcal.tables.hardness import TOO_EASY, TOO_HARD, told_apart
 
 if TYPE_CHECKING:
@@ -44,8 +44,10 @@ def draw_hardness(data: Sequence[Hardness], ax: "Axes | None" = None) -> "Axes":
         known = [(getattr(row, key), i) for i, row in enumerate(data) if getattr(row, key) is not None]
         if known:
             ax.scatter(*zip(*known, strict=True), marker=marker, label=label, s=36)
-    ax.set_yticks(range(len(data)), [row.name for row in data])
-    ax.set_ylim(len(data) - 0.5, -0.5)
+    for i, row in enumerate(data):
+        ax.text(0.41, i - 0.18, row.name, fontsize=8, color=INK)
+    ax.set_yticks([])
+    ax.set_ylim(len(data) + 0.4, -0.6)
     ax.set_xlim(0.4, 1.01)
-    add_legend(ax)
+    add_legend(ax, loc="lower left", ncols=3, handlelength=1.0, columnspacing=0.8, fontsize=7)
     return tidy(ax, x="told from data (AUROC)")

@@ -1,0 +1,183 @@
+"""Predictions judged: figures with intervals, paired tests, detection of other texts. The one engine of evaluation.
+
+`ebmcal run` judges the cells of its folder here, `ebmcal evaluate` the files it is given; what comes out is the same
+document, `metrics.json` in a run folder, which tables, report and benchmark read:
+
+    rows      [{"method", "posthoc", "seed", "test_set", "n_rows", "note", "metrics": {name: {"value", "low", "high"}}}]
+    paired    [{"method", "posthoc", "against", "seed", "metric", "difference", "low", "high", "p_value"}]
+    detection {model: {"<texts> by <score>": {"auroc", "aupr", "fpr_at_95_recall"}}}
+
+Part of the evaluation half: it reads predictions and needs no torch.
+"""
+
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ebmcal.calibrators import Calibrator, FewRows, make_calibrator
+from ebmcal.metrics import (
+    DEFAULT_METRICS,
+    HEADLINE_METRICS,
+    OOD_SCORES,
+    FewRowsWarning,
+    ood_detection,
+    ood_scores,
+    paired_test,
+)
+from ebmcal.metrics.intervals import intervals
+from ebmcal.metrics.registry import N_BINS, Metric, metric
+from ebmcal.predictions import Predictions
+from ebmcal.runfolder import Cell, RunFolder
+
+#: Where the calibrators of a run are fitted, and how that is shown: as the paper does.
+FITTED_ON = {"train": "train", "calibration": "dev"}
+
+#: Metrics that rank rows, by confidence unless told otherwise.
+BY_ENERGY = ("aurc", "error_auroc")
+
+
+@dataclass(frozen=True)
+class Measures:
+    """What is measured and how: metrics, bins of the binned ones, resamples of the rows and their seed."""
+
+    metrics: Sequence[str] = DEFAULT_METRICS
+    compared: Sequence[str] = HEADLINE_METRICS
+    n_bins: int = N_BINS
+    n_resamples: int = 1000
+    seed: int = 0
+    by_energy: bool = False  # rank by energy too, where there are energies
+
+    def options(self, which: Metric) -> dict[str, Any]:
+        return {"n_bins": self.n_bins} if which.binned else {}
+
+
+def judge(
+    predictions: Predictions,
+    how: Measures = Measures(),
+    *,
+    method: str,
+    posthoc: str | None = None,
+    seed: int | None = None,
+    test_set: str = "test",
+    note: str = "",
+) -> dict[str, Any]:
+    """A row of the document: every metric on the labelled rows, with intervals over the same resamples.
+
+    >>> rows = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
+    >>> judge(rows, Measures(["accuracy"], n_resamples=10), method="mine")["metrics"]["accuracy"]["value"]
+    1.0
+    """
+    known = predictions.labelled()
+    wanted = {name: (metric(name), how.options(metric(name))) for name in how.metrics}
+    if how.by_energy and known.energies is not None:
+        scores = {"scores": -known.energies}  # low energy = looks like data = trusted
+        wanted |= {f"{name}_by_energy": (metric(name), scores) for name in BY_ENERGY if name in how.metrics}
+    figures = intervals(wanted, known.labels, known.probabilities(), n_resamples=how.n_resamples, seed=how.seed)
+    return {
+        "method": method,
+        "posthoc": posthoc,
+        "seed": seed,
+        "test_set": test_set,
+        "n_rows": known.n_rows,
+        "note": note,
+        "metrics": {name: interval.to_json() for name, interval in figures.items()},
+    }
+
+
+def compare(ours: Predictions, theirs: Predictions, how: Measures = Measures(), **identity: Any) -> list[dict]:
+    """Paired tests of two sets of predictions for the same rows in the same order, each with its `identity`.
+
+    >>> theirs = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.6, 0.4], [0.4, 0.6]] * 50)
+    >>> ours = theirs.with_probs([[0.9, 0.1], [0.1, 0.9]] * 50)
+    >>> round(compare(ours, theirs, Measures(compared=["nll"]), method="ours")[0]["difference"], 3)
+    -0.405
+    """
+    ours, theirs = ours.labelled(), theirs.labelled()
+    tests = []
+    for name in how.compared:
+        test = paired_test(
+            name, ours.labels, ours.probabilities(), theirs.probabilities(),
+            n_resamples=how.n_resamples, seed=how.seed, **how.options(metric(name)),
+        )  # fmt: skip
+        tests.append({**identity, "metric": name, **test.to_json()})
+    return tests
+
+
+def detect(inside: Predictions, outside: Predictions, texts: str) -> dict[str, dict[str, float]]:
+    """How well energy, largest probability and entropy tell other `texts`: "<texts> by <score>" → measure → value.
+
+    Energies are those of the predictions, or are read off the logits (−logsumexp); without either there are none.
+    """
+    found = {}
+    for kind in OOD_SCORES:
+        given = _score_inputs(kind, inside, outside)
+        if given is not None:
+            found[f"{texts} by {kind}"] = ood_detection(*(ood_scores(kind, **options) for options in given))
+    return found
+
+
+def _score_inputs(kind: str, *both: Predictions) -> list[dict[str, Any]] | None:
+    """What a score is made from, the same on both sides; None where one of them lacks it."""
+    if kind != "energy":
+        return [{"probs": rows.probs} for rows in both]
+    for name in ("energies", "logits"):
+        if all(getattr(rows, name) is not None for rows in both):
+            return [{name: getattr(rows, name)} for rows in both]
+    return None
+
+
+def judge_run(
+    folder: RunFolder, cells: Sequence[Cell], posthoc: Sequence[str] = (), how: Measures = Measures()
+) -> dict[str, Any]:
+    """The document's rows, paired tests (against the baseline of the same seed) and detection, of cells of a run.
+
+    Post-hoc calibrators are fitted on the training predictions, shown as (train), and on the calibration split, shown
+    as (dev). Each file of predictions is read once.
+    """
+    document: dict[str, Any] = {"rows": [], "paired": [], "detection": {}}
+    theirs: dict[int, Predictions] = {}  # of the baseline of the seed at hand
+    with warnings.catch_warnings():
+        # Small splits and fits that failed are in the notes; a warning for each of many rows would drown the table.
+        warnings.simplefilter("ignore", FewRowsWarning)
+        warnings.simplefilter("ignore", FewRows)
+        warnings.filterwarnings("ignore", message=".* did not (settle|converge)")
+        for cell in cells:
+            tests = {s: _read(folder, cell, s) for s in folder.splits(cell) if s.startswith("test")}
+            document["rows"] += _cell_rows(cell, tests, _calibrators(folder, cell, posthoc), how)
+            others = [s for s in folder.splits(cell) if s == "noise" or s.startswith("ood_")]
+            for split in others:
+                found = detect(tests["test"], _read(folder, cell, split), split)
+                document["detection"].setdefault(cell.name, {}).update(found)
+            baseline = Cell("baseline", cell.seed)
+            if cell == baseline:
+                theirs = {cell.seed: tests["test"]}
+            elif baseline in cells:
+                theirs = theirs if cell.seed in theirs else {cell.seed: _read(folder, baseline, "test")}
+                identity = {"method": cell.method, "against": baseline.method, "seed": cell.seed}
+                document["paired"] += compare(tests["test"], theirs[cell.seed], how, **identity)
+    return document
+
+
+def _read(folder: RunFolder, cell: Cell, split: str) -> Predictions:
+    return Predictions.read(folder.predictions(cell, split))
+
+
+def _calibrators(folder: RunFolder, cell: Cell, posthoc: Sequence[str]) -> dict[str, Calibrator]:
+    """Every post-hoc calibrator of a cell, fitted, by the name it is shown under."""
+    rows = {split: _read(folder, cell, split) for split in (FITTED_ON if posthoc else ())}
+    return {
+        f"{name} ({shown})": make_calibrator(name).fit_predictions(rows[split])
+        for name in posthoc
+        for split, shown in FITTED_ON.items()
+    }
+
+
+def _cell_rows(
+    cell: Cell, tests: dict[str, Predictions], calibrators: dict[str, Calibrator], how: Measures
+) -> Iterator[dict[str, Any]]:
+    for test_set, rows in tests.items():
+        identity = {"method": cell.method, "seed": cell.seed, "test_set": test_set}
+        yield judge(rows, how, **identity)
+        for shown, calibrator in calibrators.items():
+            yield judge(calibrator.apply(rows), how, **identity, posthoc=shown, note=calibrator.note)
