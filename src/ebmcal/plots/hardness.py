@@ -25,8 +25,9 @@ def prepare_hardness(document: Mapping[str, Any]) -> list[Hardness]:
     """Every source and method of a run's `metrics.json`."""
     sources = document.get("noise") or {}
     return [
-        Hardness(f"{t.source}, {t.method}", (sources.get(t.source) or {}).get("probe"), t.training, t.held_out)
+        Hardness(f"{t.source}, {t.method}", sources[t.source].get("probe"), t.training, t.held_out)
         for t in told_apart(document)
+        if isinstance(sources.get(t.source), Mapping)
     ]
 
 

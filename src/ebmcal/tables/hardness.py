@@ -61,9 +61,11 @@ def told_apart(document: Mapping[str, Any]) -> list[ToldApart]:
 def hardness_table(document: Mapping[str, Any]) -> Table:
     """A row for each source and method; the facts of a source stand in its first row."""
     sources = document.get("noise")
-    if not isinstance(sources, Mapping):
+    known = sources.items() if isinstance(sources, Mapping) else ()
+    described = [(name, facts) for name, facts in known if isinstance(facts, Mapping) and "probe" in facts]
+    if not described:  # no noise, or a document of before sources had names
         return Table("Noise", COLUMNS)
-    rows = [row for name, facts in sources.items() for row in _rows(name, facts, told_apart(document))]
+    rows = [row for name, facts in described for row in _rows(name, facts, told_apart(document))]
     return Table("Noise", COLUMNS, tuple(rows), (NOTE, *_verdicts(told_apart(document))))
 
 
