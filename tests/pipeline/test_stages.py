@@ -376,7 +376,7 @@ def test_other_texts_are_compared_with(files, encoder_folder, tmp_path, no_repor
 
 def test_methods_without_noise_make_none(files, encoder_folder, tmp_path, no_report):
     config = settings(
-        files, encoder_folder, tmp_path, methods=["baseline", "poscal"], steps=2, eval_steps=2, noise="infill:no-such-lm"
+        files, encoder_folder, tmp_path, methods=["baseline", "poscal"], steps=2, eval_steps=2, noise="infill:no-lm"
     )  # fmt: skip
     folder = run(config, Reporter())
     assert not (tmp_path / "cache" / "noise").exists()
