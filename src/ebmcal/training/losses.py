@@ -43,7 +43,8 @@ def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
     0.3465735912322998
     """
     log_prob = -cross_entropy(logits, labels)
-    return -((1 - log_prob.exp()) ** gamma) * log_prob
+    missing = (1 - log_prob.exp()).clamp(min=1e-12)  # a power below 1 has no finite slope at 0
+    return -(missing**gamma) * log_prob
 
 
 def uniform_term(logits: Tensor) -> Tensor:
