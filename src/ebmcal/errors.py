@@ -10,8 +10,8 @@ import importlib.util
 from collections.abc import Iterable, Iterator
 
 
-class EbmcalError(Exception):
-    """A mistake the user can mend; its message says how."""
+class EbmcalError(ValueError):
+    """A mistake the user can mend; its message says how. A ValueError, as scikit-learn and others expect."""
 
 
 class Interrupted(EbmcalError):

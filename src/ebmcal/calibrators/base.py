@@ -103,6 +103,12 @@ class Calibrator:
             setattr(self, name, value)
         return self
 
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks of an estimator; nobody else calls this, so that it stays an optional package."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
+
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({settings})"
@@ -164,6 +170,7 @@ class Calibrator:
 
     def _remember(self, n_classes: int, label_names: list[str] | None, fitted_on: FittingRows) -> None:
         self.n_classes_, self.classes_ = n_classes, np.arange(n_classes)
+        self.n_features_in_ = n_classes  # as scikit-learn calls the columns
         self.label_names_, self.fitted_on_, self.n_rows_ = label_names, fitted_on, fitted_on.n_rows
 
     def _require_fitted(self) -> None:

@@ -44,7 +44,8 @@ def check_place(folder: RunFolder) -> bool:
     """Whether a run was begun in a folder; one that holds something else is refused before anything is written."""
     names = [path.name for path in folder.root.iterdir()] if folder.root.exists() else []
     # A process that was killed while it wrote the first file has left a part of it.
-    begun = any(name not in {LOCK, folder.log.name} and not name.endswith(".part") for name in names)
+    first = {LOCK, folder.log.name, folder.data.name, folder.cache.name}
+    begun = any(name not in first and not name.endswith(".part") for name in names)
     if begun and _recorded_config(folder) is None and _recorded_data(folder) is None:
         raise EbmcalError(
             f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
