@@ -19,8 +19,8 @@ from functools import partial
 from pathlib import Path
 
 import ebmcal.noise.fitting
+from ebmcal import results
 from ebmcal.cli import main
-from ebmcal.judging import Measures, judge_run
 from ebmcal.noise.tiny import train_tokenizer
 from ebmcal.pipeline import stages as pipeline
 from tiny_models import SENTENCES, make_language_model
@@ -126,7 +126,8 @@ def sweep(folder: Path, encoder: str, how: str) -> dict:
 def make_quick() -> None:
     """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
     ebmcal.noise.fitting.build_tiny = small_lm
-    pipeline.judge_run = partial(judge_run, how=Measures(n_resamples=5))
+    results.summarize = partial(results.summarize, n_resamples=5)
+    results.paired_test = partial(results.paired_test, n_resamples=5)
     pipeline.write_report = write_blank_report
 
 

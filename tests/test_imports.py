@@ -16,7 +16,7 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "toke
 
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {
-    "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
+    "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "results",
     "evaluation", "tasks", "data", "errors", "progress", "config", "names", "mixing",
 }  # fmt: skip
 #: What stands above both halves.
@@ -131,7 +131,7 @@ WITHOUT_TORCH = """
     for name in {modules!r}:
         importlib.import_module(name)
     import ebmcal
-    assert ebmcal.summarize and ebmcal.Predictions and ebmcal.evaluate and ebmcal.write_report
+    assert ebmcal.summarize and ebmcal.Predictions and ebmcal.TemperatureScaling and ebmcal.write_report
     print(len([name for name in sys.modules if name.startswith("ebmcal")]))
 """
 

@@ -9,7 +9,7 @@ pytest.importorskip("torch")
 
 import ebmcal
 from ebmcal.calibrators import Isotonic, TemperatureScaling, attach
-from ebmcal.calibrators.in_model import attach_folded
+from ebmcal.calibrators.storage import attach_folded
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
 from ebmcal.models.classifier import EnergyClassifier

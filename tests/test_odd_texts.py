@@ -8,8 +8,7 @@ from functools import partial
 
 import pytest
 
-from ebmcal.judging import Measures, judge_run
-from ebmcal.pipeline import stages as pipeline
+from ebmcal import results
 from ebmcal.pipeline.stages import read_document, run
 from ebmcal.predictions import Predictions
 from ebmcal.report import write_evaluation_report
@@ -58,7 +57,7 @@ def as_jsonl(path):
 
 def test_odd_texts_from_file_to_report(encoder_folder, tmp_path, monkeypatch):
     monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
-    monkeypatch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))
+    monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
     files = {"calibration": as_csv(tmp_path / "c.tsv", "\t"), "test": as_jsonl(tmp_path / "t.jsonl")}
     train, lines = as_csv(tmp_path / "train.csv", ","), Lines()
     config = settings(train, encoder_folder, tmp_path, methods=["hidden"], posthoc=["temperature"], **files)

@@ -18,7 +18,7 @@ import yaml
 
 import ebmcal
 from ebmcal.benchmark import load_benchmark
-from ebmcal.calibrators.in_model import fold_temperature
+from ebmcal.calibrators.folding import fold
 from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
@@ -27,7 +27,7 @@ from ebmcal.models.loading import check_encoder, check_language_model, load_enco
 from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.predictions import Predictions
-from ebmcal.report.material import read_run
+from ebmcal.report.reading import read_run
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.sealing import damage
 from full_disk import arguments, write_reviews
@@ -243,7 +243,7 @@ def test_a_list_of_weights_cannot_point_elsewhere(tmp_path):
     index = {"weight_map": {"classifier.weight": "../victim/model.safetensors"}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(EbmcalError, match="leaves the folder"):
-        fold_temperature(model, 2.0, 3)
+        fold(model, 2.0, 3)
     assert victim.read_bytes() == before
 
 

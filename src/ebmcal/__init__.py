@@ -1,34 +1,60 @@
 """ebmcal: text classifiers whose probabilities can be trusted.
 
-The evaluation half (`metrics`, `calibrators`, `Predictions`, `plots`, `report`) needs no torch. The training half is
-reached through `ebmcal.pipeline`, `ebmcal.training` and the command line. Names are loaded when they are first used.
+The evaluation half (`Predictions`, `metrics`, `calibrators`, `plots`, `report`) needs no torch; `run`, `load` and what
+trains need the extra `train`. Names are loaded when they are first used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
 
+#: The public names and where they are.
 _HOMES = {
     "EbmcalError": "ebmcal.errors",
-    "Predictions": "ebmcal.predictions",
-    "TemperatureScaling": "ebmcal.calibrators",
-    "ScalingBinning": "ebmcal.calibrators",
     "EnergyClassifier": "ebmcal.models.classifier",
+    "EnergyTextClassifier": "ebmcal.estimator",
     "JointTrainer": "ebmcal.training.trainer",
-    "RunConfig": "ebmcal.config",
     "Model": "ebmcal.model",
+    "Predictions": "ebmcal.predictions",
+    "Run": "ebmcal.runs",
+    "RunConfig": "ebmcal.config",
+    "ScalingBinning": "ebmcal.calibrators",
+    "TemperatureScaling": "ebmcal.calibrators",
     "load": "ebmcal.model",
-    "evaluate": "ebmcal.evaluation",
-    "run": "ebmcal.pipeline.stages",
+    "open_run": "ebmcal.runs",
+    "run": "ebmcal.runs",
     "summarize": "ebmcal.metrics",
+    "train": "ebmcal.runs",
     "write_report": "ebmcal.report",
 }
 
 __all__ = [*_HOMES, "__version__"]
 
+if TYPE_CHECKING:  # the same names, where editors and type checkers look; a test keeps the two equal
+    from ebmcal.calibrators import ScalingBinning as ScalingBinning
+    from ebmcal.calibrators import TemperatureScaling as TemperatureScaling
+    from ebmcal.config import RunConfig as RunConfig
+    from ebmcal.errors import EbmcalError as EbmcalError
+    from ebmcal.estimator import EnergyTextClassifier as EnergyTextClassifier
+    from ebmcal.metrics import summarize as summarize
+    from ebmcal.model import Model as Model
+    from ebmcal.model import load as load
+    from ebmcal.models.classifier import EnergyClassifier as EnergyClassifier
+    from ebmcal.predictions import Predictions as Predictions
+    from ebmcal.report import write_report as write_report
+    from ebmcal.runs import Run as Run
+    from ebmcal.runs import open_run as open_run
+    from ebmcal.runs import run as run
+    from ebmcal.runs import train as train
+    from ebmcal.training.trainer import JointTrainer as JointTrainer
+else:  # hidden from them: to a type checker it would make every misspelt name a right one
 
-def __getattr__(name: str) -> Any:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module 'ebmcal' has no attribute {name!r}")
+    def __getattr__(name: str) -> Any:
+        if name in _HOMES:
+            return getattr(importlib.import_module(_HOMES[name]), name)
+        raise AttributeError(f"module 'ebmcal' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

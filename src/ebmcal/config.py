@@ -194,7 +194,7 @@ def _first(*values: int | None) -> int:
 
 def _problems(config: RunConfig) -> list[str]:
     """What types and ranges cannot say."""
-    from ebmcal.calibrators.registry import CALIBRATORS
+    from ebmcal.calibrators.table import CALIBRATORS
     from ebmcal.names import METHOD_NAMES, MODE_NAMES
 
     problems = []

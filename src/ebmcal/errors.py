@@ -4,33 +4,17 @@
 of ebmcal and nothing heavy, so that every module may use it.
 """
 
-import contextlib
 import difflib
 import importlib.util
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 
-class EbmcalError(Exception):
-    """A mistake the user can mend; its message says how."""
+class EbmcalError(ValueError):
+    """A mistake the user can mend; its message says how. A ValueError, as scikit-learn and others expect."""
 
 
 class Interrupted(EbmcalError):
     """The user or the system stopped the work; what was done is on disk."""
-
-
-@contextlib.contextmanager
-def errors_of(name: object) -> Iterator[None]:
-    """Put a name, of the file for example, in front of what is wrong with it.
-
-    >>> with errors_of("mine.csv"):
-    ...     raise EbmcalError("No row has a label.")
-    Traceback (most recent call last):
-    ebmcal.errors.EbmcalError: mine.csv: No row has a label.
-    """
-    try:
-        yield
-    except EbmcalError as error:
-        raise EbmcalError(f"{name}: {error}") from error
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:

@@ -1,223 +1,91 @@
-"""`evaluate`: anybody's predictions, as files or in memory, judged, compared, mended with a calibrator.
+"""Prediction files judged: figures with intervals, paired tests against the first, out-of-domain detection.
 
-    ebmcal.evaluate({"ours": predictions, "theirs": "theirs.csv"}).table()
-
-What `ebmcal evaluate` does. Here inputs are read and brought together; `judging` does the work, and its document is
-what the tables, the JSON and the report are made from.
+What `ebmcal evaluate` does, as functions on named `Predictions`; above metrics and tables, below the command line.
+Figures are kept as name → metric → value, so that tables, JSON and the report are made from one thing.
 """
 
-import json
-import warnings
+import contextlib
+import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from os import PathLike
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebmcal.calibrators import Calibrator, make_calibrator
-from ebmcal.errors import EbmcalError, errors_of, unknown_name
-from ebmcal.judging import Measures, compare, detect, judge
-from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
-from ebmcal.metrics.registry import N_BINS, metric
+from ebmcal.errors import EbmcalError
+from ebmcal.metrics import DEFAULT_METRICS, OOD_SCORES, Interval, PairedTest, ood_detection, ood_scores, paired_test
+from ebmcal.metrics.bootstrap import intervals
+from ebmcal.metrics.registry import METRICS, N_BINS, Metric, metric
 from ebmcal.predictions import Predictions, align
-from ebmcal.tables import Column, Entry, Sheet, Table, TableRow, mark_best
-from ebmcal.tables.comparison import DETECTION_COLUMNS
-from ebmcal.tables.document import Key, figure, heading, row_name
+from ebmcal.tables import Column, Entry, Row, Table, mark_best
 
-#: Predictions, or the path of a file that holds them.
-Source = Predictions | str | PathLike
-
-#: What the rows of `ood` are called in the document.
-OTHER_TEXTS = "ood"
+SHOWN = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
+BY_ENERGY = ("aurc", "error_auroc")
+OOD_TITLES = {"auroc": "AUROC", "aupr": "AUPR", "fpr_at_95_recall": "FPR at 95% recall"}
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
+class Resampling:
+    """How sure the figures are is found with these: bins of the binned metrics, resamples and their seed."""
+
+    n_bins: int = N_BINS
+    n_resamples: int = 1000
+    seed: int = 0
+
+    def options(self, which: Metric) -> dict[str, Any]:
+        return {"n_bins": self.n_bins} if which.binned else {}
+
+
+@dataclass(frozen=True)
 class Evaluation:
-    """What was found. `document` has all of it, in the layout of a run's `metrics.json` (see `ebmcal.judging`).
+    """Figures of each name, in order; `paired` holds those set against the first; `ood` is name → measure → value."""
 
-    `predictions` are those judged, in order; calibrated ones are called "name + calibrator".
-    """
+    how: Resampling
+    figures: Mapping[str, Mapping[str, Interval]]
+    n_rows: Mapping[str, int]
+    paired: Mapping[str, Mapping[str, PairedTest]] = field(default_factory=dict)
+    ood: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
-    document: Mapping[str, Any]
-    predictions: Mapping[str, Predictions]
-    shown: Sequence[str] = HEADLINE_METRICS
-
-    def table(self) -> Sheet:
-        """The headline figures, the paired tests and the detection as tables that print themselves.
-
-        `print` it, or take its `markdown()` or `latex()`.
-        """
-        return Sheet(tuple(table for table in (self._figures(), self._tests(), self._detection()) if table.rows))
-
-    def to_json(self) -> str:
-        """The document as JSON."""
-        return json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
-
-    def report(self, path: str | PathLike) -> Path:
-        """Write a self-contained HTML page with pictures; returns where it is."""
-        from ebmcal.report import write_evaluation_report
-
-        return write_evaluation_report(Path(path), self.predictions, self.document)
-
-    def __repr__(self) -> str:
-        return str(self.table())
-
-    def _figures(self) -> Table:
-        """Names × metrics with intervals, the best figure of each column marked."""
-        columns = (Column("file", "File"), Column("n_rows", "Rows"), *map(self._heading, self.shown))
-        rows = [
-            TableRow((Entry(_name(row)), Entry(row["n_rows"]), *(figure(row, name) for name in self.shown)))
-            for row in self.document["rows"]
-        ]
-        n = self.document["n_resamples"]
-        notes = (f"In brackets: 95% bootstrap interval over {n:,} resamples of the rows.",) if n else ()
-        return mark_best(Table("", columns, tuple(rows), notes))
-
-    def _tests(self) -> Table:
-        """Each minus the first, metric by metric, with interval and p-value."""
-        keys = {"file": "File", "metric": "Metric", "difference": "Difference", "p_value": "p"}
-        rows = tuple(
-            TableRow(
-                (
-                    Entry(_name(test)),
-                    Entry(self._heading(test["metric"]).title),
-                    Entry(test["difference"], low=test["low"], high=test["high"]),
-                    Entry(test["p_value"]),
-                ),
-                section=_name(test),
-            )
-            for test in self.document["paired"]
-        )
-        note = "Interval by paired bootstrap, p by paired permutation, both over the same rows."
-        first = next(iter(self.predictions))
-        return Table(f"Difference from {first}", tuple(Column(*column) for column in keys.items()), rows, (note,))
-
-    def _detection(self) -> Table:
-        """Names × scores: how well each tells in-domain rows from the others."""
-        columns = (Column("file", "File"), Column("score", "Score"), *DETECTION_COLUMNS.values())
-        rows = tuple(
-            TableRow((Entry(name), Entry(kind.replace("_", " ")), *(Entry(found[m]) for m in DETECTION_COLUMNS)))
-            for name, scores in self.document["detection"].items()
-            for kind, found in ((kind, scores.get(f"{OTHER_TEXTS} by {kind}")) for kind in OOD_SCORES)
-            if found
-        )
-        return mark_best(Table("Out-of-domain detection", columns, rows, ("In-domain rows are the positives.",)))
-
-    def _heading(self, name: str) -> Column:
-        return heading(name, n_bins=self.document["n_bins"])
+    @property
+    def first(self) -> str:
+        return next(iter(self.figures))
 
 
-def evaluate(
-    predictions: Source | Sequence[Source] | Mapping[str, Source],
-    *,
-    metrics: Sequence[str] | None = None,
-    n_bins: int = N_BINS,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    paired: bool = True,
-    fit: Source | Sequence[Source] | Mapping[str, Source] | None = None,
-    calibrator: str | Calibrator | Sequence[str | Calibrator] | None = None,
-    ood: Source | Sequence[Source] | Mapping[str, Source] | None = None,
+def judge(
+    named: Mapping[str, Predictions], metrics: Sequence[str] = DEFAULT_METRICS, how: Resampling = Resampling()
 ) -> Evaluation:
-    """Judge predictions of any classifier: accuracy, calibration and ranking with intervals, and how they differ.
+    """Every metric of every file on its labelled rows; with energies also the rankings by energy.
 
-    `predictions` are `Predictions` or paths (.parquet, .csv, .jsonl, .npz), by name; those after the first are set
-    against the first on the same rows (matched by id), unless they are not `paired`. Rows without a label are left
-    out. `fit` has predictions for other rows to fit each `calibrator` on (temperature unless said otherwise; settings
-    may follow a name, as in "scaling-binning:n_bins=15"), `ood` predictions for other texts, which may lack labels:
-    one for all, or one for each. `n_resamples=0` gives neither intervals nor tests.
-
-    >>> vague = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.6, 0.4], [0.4, 0.6]] * 50)
-    >>> sure = vague.with_probs([[0.9, 0.1], [0.1, 0.9]] * 50)
-    >>> found = evaluate({"vague": vague, "sure": sure}, metrics=["nll"], n_resamples=100)
-    >>> round(found.document["paired"][0]["difference"], 3)
-    -0.405
+    >>> rows = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
+    >>> judge({"mine": rows}, ["accuracy"], Resampling(n_resamples=10)).figures["mine"]["accuracy"].value
+    1.0
     """
-    calibrators, chosen = _calibrators(calibrator, fit), _checked_metrics(metrics)
-    named = _read_all(predictions)
-    named = _same_rows(named) if paired else named
-    outside, fitting = _partners(named, ood, "ood"), _partners(named, fit, "fit")
-    _check_classes(named, fitting)
-    judged = dict(_with_calibrated(named, fitting, calibrators))
-    shown = chosen or HEADLINE_METRICS
-    how = Measures(chosen or DEFAULT_METRICS, shown, n_bins, n_resamples, seed, by_energy=True)
-    document = {
-        "format": 1,
-        "label_names": list(next(iter(named.values())).label_names),
-        "n_bins": n_bins,
-        "n_resamples": n_resamples,
-        "resampling_seed": seed,
-        "rows": [_row(key, rows, how) for key, rows in judged.items()],
-        "paired": _paired_tests(judged, how) if paired and n_resamples else [],
-        "detection": {name: detect(named[name], rows, OTHER_TEXTS) for name, rows in outside.items()},
-    }
-    return Evaluation(document, {row_name(key): rows for key, rows in judged.items()}, shown)
+    figures, n_rows = {}, {}
+    for name, rows in named.items():
+        with about(name):
+            known = rows.labelled()
+            figures[name], n_rows[name] = _figures(known, metrics, how), known.n_rows
+    return Evaluation(how, figures, n_rows)
 
 
-def _row(key: Key, rows: Predictions, how: Measures) -> dict[str, Any]:
-    method, posthoc = key
-    note = rows.meta["calibrator"]["note"] if posthoc else ""
-    with errors_of(row_name(key)):
-        return judge(rows, how, method=method, posthoc=posthoc, note=note)
+@contextlib.contextmanager
+def about(name: str | Path) -> Iterator[None]:
+    """Put the name of the file in front of what is wrong with it."""
+    try:
+        yield
+    except EbmcalError as error:
+        raise EbmcalError(f"{name}: {error}") from error
 
 
-def _paired_tests(judged: Mapping[Key, Predictions], how: Measures) -> list[dict[str, Any]]:
-    (first, theirs), *others = judged.items()
-    return [
-        test
-        for (method, posthoc), rows in others
-        for test in compare(rows, theirs, how, method=method, posthoc=posthoc, against=row_name(first))
-    ]
+def _figures(rows: Predictions, metrics: Sequence[str], how: Resampling) -> dict[str, Interval]:
+    wanted = {name: (metric(name), how.options(metric(name))) for name in metrics}
+    if rows.energies is not None:
+        by_energy = {"scores": -rows.energies}  # low energy = looks like data = trusted
+        wanted |= {f"{name}_by_energy": (metric(name), by_energy) for name in BY_ENERGY if name in metrics}
+    return intervals(wanted, rows.labels, rows.probabilities(), n_resamples=how.n_resamples, seed=how.seed)
 
 
-def _checked_metrics(names: Sequence[str] | None) -> tuple[str, ...]:
-    """The metrics asked for, all names checked before any work."""
-    if names is not None and not names:
-        raise EbmcalError("metrics names no metric. Give some, such as accuracy and ece_classwise (--metrics: commas).")
-    for name in names or ():
-        metric(name)
-    return tuple(dict.fromkeys(names or ()))
-
-
-def _calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
-    """Name → calibrator, not fitted yet."""
-    if given and fit is None:
-        raise EbmcalError("A calibrator needs fit (--fit): predictions to fit it on, for rows that are not judged.")
-    wanted = [given] if isinstance(given, str | Calibrator) else given or ["temperature"]
-    return {c if isinstance(c, str) else c.name: make_calibrator(c) if isinstance(c, str) else c for c in wanted}
-
-
-def _read_all(given: Source | Sequence[Source] | Mapping[str, Source]) -> dict[str, Predictions]:
-    """Name → predictions, the classes of all in the order of the first where they are the same."""
-    if not isinstance(given, Mapping):
-        sources = [given] if isinstance(given, Source) else list(given)
-        names = [f"predictions {i}" if isinstance(s, Predictions) else str(s) for i, s in enumerate(sources, start=1)]
-        twice = next((name for name in names if names.count(name) > 1), None)
-        if twice is not None:
-            raise EbmcalError(f"{twice} was given twice. Give each file once.")
-        given = dict(zip(names, sources, strict=True))
-    if not given:
-        raise EbmcalError("There is nothing to judge. Give predictions, or a file of them.")
-    named: dict[str, Predictions] = {}
-    for name, source in given.items():
-        named[str(name)] = _read(source, str(name), like=next(iter(named.values()), None))
-    return named
-
-
-def _read(source: Source, name: str, like: Predictions | None = None) -> Predictions:
-    """Predictions, their classes in the order of `like` where they are the same; `name` is for those in memory."""
-    rows = source if isinstance(source, Predictions) else Predictions.read(source)
-    if rows.n_classes < 2:
-        raise EbmcalError(
-            f"{name if rows is source else source} has one class only ({rows.label_names[0]}). A column for each class "
-            "is needed, also for two."
-        )
-    same = like is not None and sorted(rows.label_names) == sorted(like.label_names)
-    return rows.in_order(like.label_names) if same else rows
-
-
-def _same_rows(named: Mapping[str, Predictions]) -> dict[str, Predictions]:
-    """Those with their rows in the order of the first, matched by id; an error where they are of other rows."""
+def same_rows(named: Mapping[str, Predictions]) -> dict[str, Predictions]:
+    """The files with their rows in the order of the first, matched by id; an error where they are of other rows."""
     (first_name, first), *others = named.items()
     found = {first_name: first}
     for name, rows in others:
@@ -225,56 +93,143 @@ def _same_rows(named: Mapping[str, Predictions]) -> dict[str, Predictions]:
             found[name] = align([first, rows])[1]
         except EbmcalError as error:
             raise EbmcalError(
-                f"{name} cannot be compared with {first_name}: {error} Give predictions for the same rows, or judge "
-                "each by itself (paired=False, --unpaired)."
+                f"{name} cannot be compared with {first_name}: {error} Give files of the same rows, or judge each by "
+                "itself (--unpaired)."
             ) from error
     return found
 
 
-def _partners(named: Mapping[str, Predictions], given: Any, option: str) -> dict[str, Predictions]:
-    """Which predictions of an option go with which judged ones."""
-    if given is None:
-        return {}
-    if isinstance(given, Mapping):
-        for name in given.keys() - named.keys():
-            raise unknown_name(f"name in {option}", str(name), named)
-        return {n: _read(source, f"{option} of {n}", like=named[n]) for n, source in given.items()}
-    sources = [given] if isinstance(given, Source) else list(given)
-    if len(sources) not in (1, len(named)):
-        raise EbmcalError(
-            f"{option} (--{option}) was given {len(sources)} times for {len(named)} files. "
-            "Give it once, or once for each."
+def compare(
+    named: Mapping[str, Predictions], metrics: Sequence[str] = SHOWN, how: Resampling = Resampling()
+) -> dict[str, dict[str, PairedTest]]:
+    """Each file after the first set against the first; their rows must be in the same order (`same_rows`).
+
+    >>> sure = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.9, 0.1], [0.1, 0.9]] * 50)
+    >>> vague = sure.with_probs([[0.6, 0.4], [0.4, 0.6]] * 50)
+    >>> round(compare({"vague": vague, "sure": sure}, ["nll"])["sure"]["nll"].difference, 3)
+    -0.405
+    """
+    (first_name, first), *others = [(name, rows.labelled()) for name, rows in named.items()]
+    for name, rows in others:
+        if list(rows.ids) != list(first.ids):
+            raise EbmcalError(f"{name} and {first_name} are not of the same rows in the same order.")
+    return {name: _tests(first, rows, metrics, how) for name, rows in others}
+
+
+def _tests(first: Predictions, rows: Predictions, metrics: Sequence[str], how: Resampling) -> dict[str, PairedTest]:
+    probs, probs_first = rows.probabilities(), first.probabilities()
+    return {
+        name: paired_test(
+            name,
+            first.labels,
+            probs,
+            probs_first,
+            n_resamples=how.n_resamples,
+            seed=how.seed,
+            **how.options(metric(name)),
         )
-    if len(sources) < len(named):
-        warnings.warn(
-            f"One {option} (--{option}) for {len(named)} files is right only if they are all of one model.",
-            stacklevel=3,
-        )
-        sources = sources * len(named)
-    pairs = zip(named.items(), sources, strict=True)
-    return {name: _read(source, f"{option} of {name}", like=rows) for (name, rows), source in pairs}
+        for name in metrics
+    }
 
 
-def _check_classes(named: Mapping[str, Predictions], fitting: Mapping[str, Predictions]) -> None:
-    for name, rows in fitting.items():
-        if rows.label_names != named[name].label_names:
-            raise EbmcalError(
-                f"fit (--fit) of {name} has the classes {', '.join(rows.label_names)}; {name} has "
-                f"{', '.join(named[name].label_names)}. Give predictions of the same model."
-            )
+def detect(inside: Predictions, outside: Predictions) -> dict[str, float]:
+    """How well energy, maximum probability and entropy tell the outside rows: `ood_<score>_<measure>` → value.
+
+    Energies are those of the files, or are read off the logits (−logsumexp); without either there are none.
+    """
+    found = {}
+    for kind in OOD_SCORES:
+        scores = [_ood_scores(kind, rows, other) for rows, other in ((inside, outside), (outside, inside))]
+        if all(s is not None for s in scores):
+            found |= {f"ood_{kind}_{measure}": value for measure, value in ood_detection(*scores).items()}
+    return found
 
 
-def _with_calibrated(
-    named: Mapping[str, Predictions], fitting: Mapping[str, Predictions], calibrators: Mapping[str, Calibrator]
-) -> Iterator[tuple[Key, Predictions]]:
-    """Each of those judged, and below it the same for each calibrator."""
-    for name, rows in named.items():
-        yield (name, None), rows
-        for spec, calibrator in calibrators.items() if name in fitting else ():
-            with errors_of(f"{spec} for {name}"):
-                calibrated = calibrator.fit_predictions(fitting[name]).apply(rows)
-            yield (name, spec), calibrated
+def _ood_scores(kind: str, rows: Predictions, other: Predictions) -> Any:
+    if kind != "energy":
+        return ood_scores(kind, probs=rows.probs)
+    if rows.energies is not None and other.energies is not None:
+        return ood_scores(kind, energies=rows.energies)
+    # Both sides must be scored in the same way.
+    return None if rows.logits is None or other.logits is None else ood_scores(kind, logits=rows.logits)
 
 
-def _name(record: Mapping[str, Any]) -> str:
-    return row_name((record["method"], record.get("posthoc")))
+def figure_table(evaluation: Evaluation, metrics: Sequence[str] = SHOWN) -> Table:
+    """Files × metrics with intervals, the best figure of each column marked."""
+    columns = [Column("file", "File"), Column("n_rows", "Rows"), *(_column(name, evaluation.how) for name in metrics)]
+    rows = [
+        Row((Entry(name), Entry(evaluation.n_rows[name]), *(_entry(figures[m]) for m in metrics)))
+        for name, figures in evaluation.figures.items()
+    ]
+    n = evaluation.how.n_resamples
+    notes = (f"In brackets: 95% bootstrap interval over {n:,} resamples of the rows.",) if n else ()
+    return mark_best(Table("", tuple(columns), tuple(rows), notes))
+
+
+def paired_table(evaluation: Evaluation) -> Table:
+    """Each file minus the first, metric by metric, with interval and p-value."""
+    columns = (
+        Column("file", "File"),
+        Column("metric", "Metric"),
+        Column("difference", "Difference"),
+        Column("p_value", "p"),
+    )
+    rows = tuple(
+        Row((Entry(name), Entry(_title(m, evaluation.how)), _entry(test), Entry(test.p_value)), section=name)
+        for name, tests in evaluation.paired.items()
+        for m, test in tests.items()
+    )
+    note = "Interval by paired bootstrap, p by paired permutation, both over the same rows."
+    return Table(f"Difference from {evaluation.first}", columns, rows, (note,))
+
+
+def ood_table(evaluation: Evaluation) -> Table:
+    """Files × scores: how well each tells in-domain rows from the others."""
+    columns = [Column("file", "File"), Column("score", "Score")]
+    columns += [Column(k, title, better=-1 if k.startswith("fpr") else 1) for k, title in OOD_TITLES.items()]
+    rows = tuple(
+        Row((Entry(name), Entry(kind.replace("_", " ")), *(Entry(found[f"ood_{kind}_{m}"]) for m in OOD_TITLES)))
+        for name, found in evaluation.ood.items()
+        for kind in OOD_SCORES
+        if f"ood_{kind}_auroc" in found
+    )
+    return mark_best(Table("Out-of-domain detection", tuple(columns), rows, ("In-domain rows are the positives.",)))
+
+
+def to_json(evaluation: Evaluation) -> dict[str, dict[str, Any]]:
+    """name → metric → {"value", "low", "high"}, with "paired" beside them where the metric was compared."""
+    data = {n: {m: i.to_json() for m, i in figures.items()} for n, figures in evaluation.figures.items()}
+    for name, tests in evaluation.paired.items():
+        for m, test in tests.items():
+            data[name][m]["paired"] = {"against": evaluation.first, **test.to_json()}
+    for name, found in evaluation.ood.items():
+        data[name] |= {m: {"value": value, "low": None, "high": None} for m, value in found.items()}
+    return data
+
+
+def to_document(evaluation: Evaluation) -> dict[str, Any]:
+    """The same in the layout of a run's `metrics.json`, for the report."""
+    rows = [
+        {"method": name, "n_rows": evaluation.n_rows[name], "metrics": {m: i.to_json() for m, i in figures.items()}}
+        for name, figures in evaluation.figures.items()
+    ]
+    paired = [
+        {"method": name, "against": evaluation.first, "metric": m, **test.to_json()}
+        for name, tests in evaluation.paired.items()
+        for m, test in tests.items()
+    ]
+    return {"rows": rows, "paired": paired}
+
+
+def _title(name: str, how: Resampling) -> str:
+    return METRICS[name].display_with(n_bins=how.n_bins)
+
+
+def _column(name: str, how: Resampling) -> Column:
+    return Column(name, _title(name, how), better=1 if METRICS[name].higher_is_better else -1)
+
+
+def _entry(figure: Interval | PairedTest) -> Entry:
+    value = figure.value if isinstance(figure, Interval) else figure.difference
+    has_interval = math.isfinite(figure.low) and math.isfinite(figure.high)
+    return Entry(value, low=figure.low, high=figure.high) if has_interval else Entry(value)

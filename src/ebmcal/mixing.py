@@ -1,7 +1,7 @@
-"""Mixing of 64-bit numbers, and a shuffled order that is computed place by place: no array of all n, whatever n.
+"""A shuffled order that is computed place by place: no array of all n numbers, whatever n.
 
-The order is a Feistel network on the next power of four, walked until it lands below n (Black and Rogaway 2002,
-"Ciphers with arbitrary finite domains"): a bijection of 0 … n-1 for each key. It need not be secret, only mixed.
+A Feistel network on the next power of four, walked until it lands below n (Black and Rogaway 2002, "Ciphers with
+arbitrary finite domains"): a bijection of 0 … n-1 for each key. Its order need not be secret, only mixed.
 """
 
 from collections.abc import Sequence
@@ -29,16 +29,12 @@ def _mix(numbers: np.ndarray, half: int, keys: np.ndarray) -> np.ndarray:
     shift, mask = np.uint64(half), np.uint64((1 << half) - 1)
     left, right = numbers >> shift, numbers & mask
     for key in keys:
-        left, right = right, left ^ (_finalise(right ^ key) & mask)
+        left, right = right, left ^ (_scramble(right ^ key) & mask)
     return (left << shift) | right
 
 
-def splitmix64(x: np.ndarray) -> np.ndarray:
-    """A 64-bit number for each: every bit of the input moves every bit of the output (Steele et al. 2014)."""
-    return _finalise(x + np.uint64(0x9E3779B97F4A7C15))
-
-
-def _finalise(z: np.ndarray) -> np.ndarray:
+def _scramble(z: np.ndarray) -> np.ndarray:
+    """splitmix64's finaliser."""
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return z ^ (z >> np.uint64(31))

@@ -18,7 +18,8 @@ import torch
 from transformers import AutoTokenizer
 
 from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
-from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature
+from ebmcal.calibrators.folding import folded_temperature
+from ebmcal.calibrators.storage import FILE_NAME, attach_folded
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns

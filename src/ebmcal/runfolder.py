@@ -10,6 +10,7 @@
     predictions/<method>-seed<N>/<split>.parquet
     history/<method>-seed<N>.jsonl         a JSON object a line: {"step": .., "loss": ..} or {"step": .., "eval_..": ..}
     checkpoints/<method>-seed<N>/model/    the finetuned model; checkpoint-<step>/ while training
+    data/, cache/                          of runs from Python: data that was in memory; a cache where none is shared
 
 Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `noise` (generated texts, no labels)
 and `ood_<name>` (other text, labels optional).
@@ -69,6 +70,14 @@ class RunFolder:
     @property
     def noise_examples(self) -> Path:
         return self.root / "noise_examples.json"
+
+    @property
+    def data(self) -> Path:
+        return self.root / "data"
+
+    @property
+    def cache(self) -> Path:
+        return self.root / "cache"
 
     def documents(self) -> list[Path]:
         """What a finished run has beside predictions and models; `checksums.json` vouches for it."""

@@ -11,14 +11,14 @@ import yaml
 
 pytest.importorskip("torch", reason="benchmarks train")
 
-
-import ebmcal.benchmark.runs as runs
-import ebmcal.benchmark.spec as spec
+import ebmcal.benchmark.plan as plan_module
+import ebmcal.benchmark.running as running
 import ebmcal.pipeline.cell as cells
 import ebmcal.pipeline.stages as pipeline
 from ebmcal.benchmark import gather, load_benchmark, paper_tables, run_benchmark, write_results
-from ebmcal.benchmark.outcomes import failure_table, headline
-from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
+from ebmcal.benchmark.folding import fold
+from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
+from ebmcal.benchmark.results import failure_table, headline
 from ebmcal.cli import main
 from ebmcal.config import RunConfig, resolve
 from ebmcal.errors import EbmcalError, Interrupted
@@ -176,7 +176,7 @@ def test_command_tries_failed_cells_again_and_nothing_else(finished, trainings, 
 
 
 def test_finished_task_is_not_run_again(finished, monkeypatch):
-    monkeypatch.setattr(runs, "run", refuse)
+    monkeypatch.setattr(running, "run", refuse)
     plan = load_benchmark(finished[0], only=["mood"])
     again = run_benchmark(plan)
     assert again[0].document["rows"] == finished[1][0].document["rows"]
@@ -184,7 +184,7 @@ def test_finished_task_is_not_run_again(finished, monkeypatch):
 
 
 def test_only_a_failure_of_a_chosen_task_is_an_error(finished, monkeypatch):
-    monkeypatch.setattr(runs, "run", refuse)
+    monkeypatch.setattr(running, "run", refuse)
     with pytest.raises(SystemExit) as stopped:
         main(["benchmark", str(finished[0]), "--only", "Mood"])
     assert stopped.value.code == 0
@@ -194,7 +194,7 @@ def test_only_a_failure_of_a_chosen_task_is_an_error(finished, monkeypatch):
 def test_task_with_something_missing_is_not_finished(finished, tmp_path, change):
     plan = load_benchmark(finished[0], only=["mood"])
     task = plan.chosen[0]
-    assert runs.is_finished(task)
+    assert running.is_finished(task)
     if change == "method":
         more = task.config.model_copy(update={"methods": [*task.config.methods, "scalar"]})
     elif change == "posthoc":
@@ -204,7 +204,7 @@ def test_task_with_something_missing_is_not_finished(finished, tmp_path, change)
         whole, more = file.read_bytes(), task.config
         file.write_bytes(whole[:-1])
     try:
-        assert not runs.is_finished(BenchmarkTask("mood", more, task.fingerprints))
+        assert not running.is_finished(BenchmarkTask("mood", more, task.fingerprints))
     finally:
         if change == "damage":
             file.write_bytes(whole)
@@ -225,7 +225,7 @@ def test_interrupted_benchmark_goes_on_where_it_stopped(write_config, trainings,
         run_benchmark(load_benchmark(path))
     assert trainings == ["mood/baseline-seed1"]
     plan = load_benchmark(path)
-    assert [runs.cell_state(task, cell) for task in plan.tasks for cell in task.cells] == ["done", "to do", "to do"]
+    assert [running.cell_state(task, cell) for task in plan.tasks for cell in task.cells] == ["done", "to do", "to do"]
 
     monkeypatch.setattr(cells, "train_cell", train)
     outcomes = run_benchmark(plan)
@@ -265,7 +265,7 @@ def test_task_that_fails_as_a_whole_does_not_stop_the_next(write_config, monkeyp
         if ran[-1] == "mood":
             raise EbmcalError("mood is in use by process 1.")
 
-    monkeypatch.setattr(runs, "run", run)
+    monkeypatch.setattr(running, "run", run)
     outcomes = run_benchmark(load_benchmark(write_config("whole", tasks=["mood", "broken"])))
     assert ran == ["mood", "broken"]
     assert outcomes[0].failed == dict.fromkeys(
@@ -282,14 +282,14 @@ def test_damaged_metrics_are_told(write_config):
     (outcome,) = gather(plan)
     assert "metrics.json" in outcome.error
     assert outcome.has_failed
-    assert not runs.is_finished(plan.tasks[0])
+    assert not running.is_finished(plan.tasks[0])
 
 
 # The file
 
 
 def test_dry_run_shows_cells_and_starts_nothing(finished, write_config, monkeypatch, capsys):
-    monkeypatch.setattr(runs, "run", refuse)
+    monkeypatch.setattr(running, "run", refuse)
     with pytest.raises(SystemExit) as stopped:
         main(["benchmark", str(finished[0]), "--dry-run"])
     assert stopped.value.code == 0
@@ -478,11 +478,11 @@ def test_folded_tables_fit_the_terminal_and_lose_nothing(tmp_path, width):
     from rich.console import Console
     from rich.measure import Measurement
 
-    from ebmcal.tables import split_wide, to_rich
+    from ebmcal.tables import to_rich
 
     figures = {("baseline", 1): 0.1, ("baseline", 2): 0.2, ("hidden", 1): 0.3, ("hidden", 2): 0.1}
     table = paper_tables(gather(_synthetic(tmp_path, dict.fromkeys(("rte", "cola", "sst2", "wnli"), figures))))[0]
-    parts = split_wide(table, width)
+    parts = fold(table, width)
     assert [c.key for part in parts for c in part.columns[1:]] == [c.key for c in table.columns[1:]]
     assert [part.notes for part in parts if part.notes] == [table.notes]
     console = Console(width=1000)
@@ -505,7 +505,7 @@ def no_data(monkeypatch):
             return resolve(config, n_train, hidden_size), SimpleNamespace(splits={})
 
         monkeypatch.setattr(pipeline, "prepare", prepare)
-        monkeypatch.setattr(spec, "_looks", lambda config: [])
+        monkeypatch.setattr(plan_module, "_looks", lambda config: [])
 
     return of
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ebmcal.calibrators import TemperatureScaling, attach, attached
-from ebmcal.calibrators.in_model import _to_bfloat16, attach_folded, folded_temperature
+from ebmcal.calibrators.folding import _to_bfloat16, folded_temperature
+from ebmcal.calibrators.storage import attach_folded
 from ebmcal.errors import EbmcalError
 
 torch = pytest.importorskip("torch", reason="folding is tested with real models")

@@ -8,7 +8,6 @@ import typer
 from scipy.special import softmax
 from typer.testing import CliRunner
 
-import ebmcal
 from ebmcal.cli.evaluate import evaluate
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
@@ -35,21 +34,6 @@ def refused(*arguments):
     result = run(*arguments)
     assert isinstance(result.exception, EbmcalError), result.output
     return str(result.exception)
-
-
-def read(path_or_text):
-    """The document of an evaluation as name → metric → figure, with the paired tests and the detection beside them."""
-    document = json.loads(path_or_text if isinstance(path_or_text, str) else path_or_text.read_text())
-    found = {name_of(row): row["metrics"] for row in document["rows"]}
-    for test in document["paired"]:
-        found[name_of(test)][test["metric"]]["paired"] = test
-    for name, scores in document["detection"].items():
-        found[name] |= scores
-    return found
-
-
-def name_of(record):
-    return f"{record['method']} + {record['posthoc']}" if record["posthoc"] else record["method"]
 
 
 def rows(n=600, seed=0, scale=1.0, prefix="row", shift=0.0, energies=False, names=("neg", "neu", "pos")):
@@ -80,7 +64,7 @@ def test_a_csv_as_the_readme_shows_it(tmp_path):
     result = output_of(tmp_path / "p.csv", "--json", tmp_path / "out.json", *QUICK)
     assert "accuracy" in result.stdout
     assert "0.667 [" in result.stdout
-    figures = read(tmp_path / "out.json")[str(tmp_path / "p.csv")]
+    figures = json.loads((tmp_path / "out.json").read_text())[str(tmp_path / "p.csv")]
     for metric in ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier"):
         assert figures[metric]["low"] <= figures[metric]["value"] <= figures[metric]["high"]
     assert figures["accuracy"]["value"] == pytest.approx(2 / 3)
@@ -92,7 +76,7 @@ def test_every_kind_of_file_gives_the_same_figures(tmp_path, suffix):
     path = tmp_path / f"p.{suffix}"
     rows(300).write(path)
     output_of(path, "--json", tmp_path / "out.json", *QUICK)
-    figures = read(tmp_path / "out.json")[str(path)]
+    figures = json.loads((tmp_path / "out.json").read_text())[str(path)]
     probs = softmax(rows(300).logits, axis=1)
     assert figures["nll"]["value"] == pytest.approx(-np.log(probs[np.arange(300), rows(300).labels]).mean())
 
@@ -106,7 +90,7 @@ def test_no_figure_is_called_just_ece(files):
 def test_several_files_get_the_paired_test(files):
     result = output_of(files / "base.csv", files / "ours.parquet", "--json", files / "out.json", *QUICK)
     assert f"Difference from {files / 'base.csv'}" in result.stdout
-    data = read(files / "out.json")
+    data = json.loads((files / "out.json").read_text())
     paired = data[str(files / "ours.parquet")]["nll"]["paired"]
     assert paired["against"] == str(files / "base.csv")
     difference = data[str(files / "ours.parquet")]["nll"]["value"] - data[str(files / "base.csv")]["nll"]["value"]
@@ -127,7 +111,7 @@ def test_rows_and_columns_in_another_order_are_matched(files):
     )
     turned.write(files / "turned.csv")
     output_of(files / "base.csv", files / "ours.parquet", files / "turned.csv", "--json", files / "o.json", *QUICK)
-    data = read(files / "o.json")
+    data = json.loads((files / "o.json").read_text())
     ours, other = data[str(files / "ours.parquet")], data[str(files / "turned.csv")]
     assert other["nll"]["value"] == pytest.approx(ours["nll"]["value"])
     assert other["nll"]["paired"]["difference"] == pytest.approx(ours["nll"]["paired"]["difference"])
@@ -138,7 +122,7 @@ def test_fit_adds_calibrated_rows(files):
         files / "base.csv", "--fit", files / "cal.jsonl", "--calibrator", "temperature", "--calibrator",
         "scaling-binning:n_bins=5", "--json", files / "out.json", *QUICK,
     )  # fmt: skip
-    data = read(files / "out.json")
+    data = json.loads((files / "out.json").read_text())
     base, tempered, binned = data.values()
     assert list(data)[1:] == [f"{files / 'base.csv'} + temperature", f"{files / 'base.csv'} + scaling-binning:n_bins=5"]
     assert tempered["accuracy"]["value"] == base["accuracy"]["value"]
@@ -153,7 +137,7 @@ def test_the_calibrated_row_of_one_file_stands_below_it(files):
         files / "base.csv", files / "ours.parquet", "--fit", files / "cal.jsonl", "--fit", files / "cal.jsonl",
         "--json", files / "out.json", *QUICK,
     )  # fmt: skip
-    names = list(read(files / "out.json"))
+    names = list(json.loads((files / "out.json").read_text()))
     assert [name.removeprefix(str(files) + "/") for name in names] == [
         "base.csv", "base.csv + temperature", "ours.parquet", "ours.parquet + temperature",
     ]  # fmt: skip
@@ -167,7 +151,7 @@ def test_judging_the_fitting_rows_is_said(files):
 
 def test_one_fit_for_several_files_is_said(files):
     result = output_of(files / "base.csv", files / "ours.parquet", "--fit", files / "cal.jsonl", *QUICK)
-    assert "One fit (--fit) for 2 files" in result.stderr
+    assert "One --fit for 2 files" in result.stderr
 
 
 def test_chosen_metrics_and_bins(files):
@@ -186,7 +170,7 @@ def test_markdown_latex_and_json_formats(files):
     arguments = [files / "base.csv", files / "ours.parquet", *QUICK]
     assert "| File | Rows | accuracy |" in output_of(*arguments, "--format", "markdown").stdout
     assert r"\begin{tabular}" in output_of(*arguments, "--format", "latex").stdout
-    data = read(output_of(*arguments, "--format", "json").stdout)
+    data = json.loads(output_of(*arguments, "--format", "json").stdout)
     assert data[str(files / "base.csv")]["accuracy"]["value"] > 0.5
 
 
@@ -199,7 +183,7 @@ def test_the_seed_decides_the_intervals(files):
 def test_no_resamples_no_intervals(files):
     result = output_of(files / "base.csv", files / "ours.parquet", "--resamples", 0, "--json", files / "out.json")
     assert "[" not in result.stdout
-    assert read(files / "out.json")[str(files / "base.csv")]["nll"]["low"] is None
+    assert json.loads((files / "out.json").read_text())[str(files / "base.csv")]["nll"]["low"] is None
 
 
 def test_energies_and_out_of_domain_rows(tmp_path):
@@ -207,9 +191,9 @@ def test_energies_and_out_of_domain_rows(tmp_path):
     rows(300, seed=5, prefix="other", shift=-3.0, energies=True).write(tmp_path / "other.csv")
     result = output_of(tmp_path / "p.csv", "--ood", tmp_path / "other.csv", "--json", tmp_path / "out.json", *QUICK)
     assert "Out-of-domain detection" in result.stdout
-    figures = read(tmp_path / "out.json")[str(tmp_path / "p.csv")]
-    assert figures["ood by energy"]["auroc"] > 0.95
-    assert 0.3 < figures["ood by max_prob"]["auroc"] < 0.7
+    figures = json.loads((tmp_path / "out.json").read_text())[str(tmp_path / "p.csv")]
+    assert figures["ood_energy_auroc"]["value"] > 0.95
+    assert 0.3 < figures["ood_max_prob_auroc"]["value"] < 0.7
     assert 0 <= figures["error_auroc_by_energy"]["value"] <= 1
 
 
@@ -217,10 +201,12 @@ def test_out_of_domain_rows_need_no_labels_and_no_energies(tmp_path):
     rows(200).write(tmp_path / "p.csv")
     other = rows(100, prefix="other")
     Predictions(np.full(100, -1), other.label_names, probs=softmax(other.logits, axis=1)).write(tmp_path / "other.csv")
-    found = read(output_of(tmp_path / "p.csv", "--ood", tmp_path / "other.csv", "--format", "json", *QUICK).stdout)
+    found = json.loads(
+        output_of(tmp_path / "p.csv", "--ood", tmp_path / "other.csv", "--format", "json", *QUICK).stdout
+    )
     figures = found[str(tmp_path / "p.csv")]
-    assert "aupr" in figures["ood by entropy"]
-    assert "ood by energy" not in figures, "one side has probabilities only"
+    assert "ood_entropy_aupr" in figures
+    assert "ood_energy_auroc" not in figures, "one side has probabilities only"
 
 
 def test_report(files):
@@ -271,11 +257,11 @@ def test_other_labels_for_the_same_ids_are_refused(files):
         (["base.csv", "base.csv"], "given twice"),
         (["base.csv", "--metrics", "accurcy"], "Did you mean 'accuracy'"),
         (["base.csv", "--metrics", ","], "names no metric"),
-        (["base.csv", "--calibrator", "temperature"], "needs fit (--fit)"),
+        (["base.csv", "--calibrator", "temperature"], "needs --fit"),
         (["base.csv", "--fit", "cal.jsonl", "--calibrator", "temprature"], "Did you mean 'temperature'"),
         (["base.csv", "--fit", "cal.jsonl", "--fit", "cal.jsonl"], "2 times for 1 files"),
         (["missing.csv"], "missing.csv does not exist"),
-        (["base.csv", "--fit", "two.csv"], "fit (--fit) of base.csv has the classes"),
+        (["base.csv", "--fit", "two.csv"], "two.csv has the classes"),
         (["base.csv", "--json", "./base.csv"], "would write over the predictions"),
         (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "would write over the predictions"),
         (["unlabelled.csv"], "No row has a label"),
@@ -295,31 +281,3 @@ def test_mistakes_are_refused(files, monkeypatch, arguments, words):
 def test_nothing_is_written_when_something_is_wrong(files):
     refused(files / "base.csv", files / "missing.csv", "--json", files / "out.json", *QUICK)
     assert not (files / "out.json").exists()
-
-
-def test_the_command_line_and_the_library_give_the_same_to_the_bit(files):
-    rows(200, seed=3, prefix="other").write(files / "other.csv")
-    names = [str(files / "base.csv"), str(files / "ours.parquet")]
-    fit, ood = [files / "cal.jsonl"] * 2, [files / "other.csv"] * 2
-    printed = output_of(
-        *names, "--fit", fit[0], "--fit", fit[1], "--calibrator", "platt", "--ood", ood[0], "--ood", ood[1],
-        "--metrics", "nll,ece_top_label,aurc", "--n-bins", 15, "--seed", 3, "--format", "json", "--json",
-        files / "out.json", *QUICK,
-    ).stdout  # fmt: skip
-    options = {"metrics": ["nll", "ece_top_label", "aurc"], "n_bins": 15, "n_resamples": 50, "seed": 3}
-    found = ebmcal.evaluate(names, **options, fit=fit, calibrator=["platt"], ood=ood)
-    assert printed == (files / "out.json").read_text() == found.to_json() + "\n"
-    in_memory = {name: Predictions.read(name) for name in names}
-    calibration, other = Predictions.read(fit[0]), Predictions.read(ood[0])
-    again = ebmcal.evaluate(
-        in_memory, **options, fit=dict.fromkeys(names, calibration), calibrator="platt", ood=dict.fromkeys(names, other)
-    )
-    assert again.document == found.document
-
-
-@pytest.mark.parametrize("form", ["table", "markdown", "latex"])
-def test_the_library_prints_what_the_command_line_prints(files, form):
-    names = [str(files / "base.csv"), str(files / "ours.parquet")]
-    sheet = ebmcal.evaluate(names, n_resamples=50).table()
-    text = repr(sheet) if form == "table" else getattr(sheet, form)() + "\n"
-    assert output_of(*names, "--format", form, *QUICK).stdout == text

@@ -7,10 +7,9 @@ import pkgutil
 import pytest
 
 import ebmcal.metrics
-import ebmcal.predictions
 
-PACKAGES = (ebmcal.metrics, ebmcal.predictions)
-MODULES = [m.name for package in PACKAGES for m in pkgutil.iter_modules(package.__path__, f"{package.__name__}.")]
+MODULES = [f"ebmcal.metrics.{m.name}" for m in pkgutil.iter_modules(ebmcal.metrics.__path__)]
+MODULES += [f"ebmcal.{name}" for name in ("checks", "predictions", "prediction_columns", "prediction_files")]
 
 
 @pytest.mark.parametrize("name", MODULES)

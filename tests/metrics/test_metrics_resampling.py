@@ -19,7 +19,7 @@ from ebmcal.metrics import (
     paired_test,
     resampling,
 )
-from ebmcal.metrics.intervals import resample
+from ebmcal.metrics.bootstrap import resample
 from ebmcal.metrics.registry import metric
 from ebmcal.predictions.arrays import softmax
 

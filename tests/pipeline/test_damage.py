@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import yaml
 
+from ebmcal import results
 from ebmcal.calibrators import TemperatureScaling, attach
-from ebmcal.calibrators.in_model import attach_folded
+from ebmcal.calibrators.storage import attach_folded
 from ebmcal.errors import EbmcalError
-from ebmcal.judging import Measures, judge_run
 from ebmcal.model import load
 from ebmcal.models.classifier import EnergyClassifier
 from ebmcal.pipeline import stages as pipeline
@@ -32,7 +32,7 @@ def small_and_quick():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
         patch.setattr(pipeline, "write_report", lambda root: (root / "report.html").write_text("report"))
-        patch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))
+        patch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
         yield
 
 

@@ -12,9 +12,9 @@ import torch
 import yaml
 from transformers import pipeline as hf_pipeline
 
+from ebmcal import results
 from ebmcal.config import load_config
 from ebmcal.errors import EbmcalError
-from ebmcal.judging import Measures, judge_run
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.run_noise import make_noise
 from ebmcal.pipeline.stages import prepare, read_document, run
@@ -39,7 +39,8 @@ def small_and_quick(monkeypatch):
 def no_report(monkeypatch):
     """Intervals and the report take longer than all the rest; the finished run has real ones."""
     monkeypatch.setattr(pipeline, "write_report", lambda root: root)
-    monkeypatch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))
+    monkeypatch.setattr(results, "summarize", partial(results.summarize, n_resamples=5))
+    monkeypatch.setattr(results, "paired_test", partial(results.paired_test, n_resamples=5))
 
 
 @pytest.fixture(scope="module")

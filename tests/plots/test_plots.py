@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from ebmcal import plots
 from ebmcal.metrics import ece_top_label, reliability_bins
 from ebmcal.plots.style import LOOKS, label_text, looks
-from ebmcal.plots.svg import shrink
+from ebmcal.plots.svg import compact
 from ebmcal.predictions import Predictions
 from synthetic_run import LABELS, make_history, make_predictions
 
@@ -273,4 +273,4 @@ def test_compact_leaves_text_alone():
     raw = (
         '<?xml?>\n<svg xmlns="http://www.w3.org/2000/svg"><text x="1.23456"> id="text_1" 0.123456 #0072b2</text></svg>'
     )
-    assert shrink(raw).endswith('<text x="1.23"> id="text_1" 0.123456 #0072b2</text></svg>')
+    assert compact(raw).endswith('<text x="1.23"> id="text_1" 0.123456 #0072b2</text></svg>')

@@ -16,7 +16,7 @@ from ebmcal.cli.report import report
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.report import report_text, write_evaluation_report, write_report
-from ebmcal.report.material import read_run
+from ebmcal.report.reading import read_run
 from ebmcal.runfolder import Cell, RunFolder
 from synthetic_run import LABELS, METHODS, NASTY_TEXTS, make_predictions, make_run
 
@@ -65,7 +65,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def run(tmp_path, monkeypatch):
     """A small run of its own for each test, to be broken; its figures are drawn but not written out, which is slow."""
-    monkeypatch.setattr("ebmcal.report.pictures.to_svg", lambda figure, key, description: "<svg></svg>")
+    monkeypatch.setattr("ebmcal.report.picture.to_svg", lambda figure, key, description: "<svg></svg>")
     return make_run(tmp_path / "run", seeds=(1,), n=30)
 
 
@@ -329,7 +329,7 @@ def test_many_labels_are_drawn_in_part(run):
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
 def test_no_label_of_a_figure_is_cut_off_whatever_the_numbers(run, monkeypatch, scale):
     drawn = []
-    monkeypatch.setattr("ebmcal.report.pictures.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
+    monkeypatch.setattr("ebmcal.report.picture.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
     rows = make_predictions(50, 1.5)
     energies = -0.68 + scale * np.random.default_rng(0).normal(size=50)
     tight = Predictions(rows.labels, LABELS, logits=rows.logits * 1e-3, energies=energies, texts=rows.texts)

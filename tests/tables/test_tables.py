@@ -11,7 +11,7 @@ from rich.console import Console
 from ebmcal import tables
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
-from ebmcal.tables import Column, Entry, Table, TableRow, mark_best
+from ebmcal.tables import Column, Entry, Row, Table, mark_best
 from ebmcal.tables.examples import (
     energy_example_table,
     energy_examples,
@@ -246,10 +246,7 @@ def test_paper_table_can_show_the_other_ece():
 
 def nasty_table():
     columns = (Column("m", "Me|thod"), Column("a", "acc_$", better=1, group="A&B"))
-    rows = (
-        TableRow((Entry("<b>|x_1*"), Entry(-0.0001))),
-        TableRow((Entry("50% ~ {#}\\^"), Entry(0.98765)), section="other"),
-    )
+    rows = (Row((Entry("<b>|x_1*"), Entry(-0.0001))), Row((Entry("50% ~ {#}\\^"), Entry(0.98765)), section="other"))
     return mark_best(Table("A $title$ [x](y)", columns, rows, ("note_1 <i>",)))
 
 
@@ -278,7 +275,7 @@ def test_latex_is_balanced_escaped_and_in_the_layout_of_the_paper():
 def test_latex_drops_leading_zeros_of_spread_and_interval():
     columns = (Column("m", "Method"), Column("a", "acc."))
     entries = [Entry(0.5, spread=0.01), Entry(-0.5, low=-0.6, high=0.7), Entry(10.05)]
-    text = tables.to_latex(Table("", columns, tuple(TableRow((Entry("x"), e)) for e in entries)))
+    text = tables.to_latex(Table("", columns, tuple(Row((Entry("x"), e)) for e in entries)))
     assert r".500 $\pm$ .010" in text
     assert "-.500 [-.600, .700]" in text
     assert "10.050" in text

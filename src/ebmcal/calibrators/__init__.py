@@ -2,17 +2,19 @@
 
     TemperatureScaling().fit(logits, y).predict_proba(new_logits)
 
-`CALIBRATORS` names them all; `base` says what each does; `in_model` keeps one in a model folder.
+`CALIBRATORS` names them all; `contract` says what each does; `storage` keeps one in a model folder.
 Log-probabilities are fine as logits (`logits_of(probs)`): every calibrator is blind to a shift of a row.
 """
 
-from ebmcal.calibrators.base import Calibrator, FewRows, advice, logits_of
+from ebmcal.calibrators.beta import Beta
 from ebmcal.calibrators.binning import HistogramBinning, ScalingBinning
-from ebmcal.calibrators.fitting_rows import FittedOnJudgedRows
-from ebmcal.calibrators.in_model import KeptCalibrator, attach, attached, calibrate_folder
+from ebmcal.calibrators.contract import Calibrator, FewRows, advice
 from ebmcal.calibrators.isotonic import Isotonic
-from ebmcal.calibrators.one_vs_rest import Beta, Platt
-from ebmcal.calibrators.registry import CALIBRATORS, load_calibrator, make_calibrator
+from ebmcal.calibrators.judged import FittedOnJudgedRows
+from ebmcal.calibrators.logodds import logits_of
+from ebmcal.calibrators.platt import Platt
+from ebmcal.calibrators.storage import attach, attached, load_calibrator
+from ebmcal.calibrators.table import CALIBRATORS, make_calibrator
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.calibrators.vector import VectorScaling
 
@@ -24,7 +26,6 @@ __all__ = [
     "FittedOnJudgedRows",
     "HistogramBinning",
     "Isotonic",
-    "KeptCalibrator",
     "Platt",
     "ScalingBinning",
     "TemperatureScaling",
@@ -32,7 +33,6 @@ __all__ = [
     "advice",
     "attach",
     "attached",
-    "calibrate_folder",
     "load_calibrator",
     "logits_of",
     "make_calibrator",

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.calibrators.one_vs_rest import OneVsRest, fit_platt_curve, sigmoid
+from ebmcal.calibrators.logistic import sigmoid
+from ebmcal.calibrators.one_vs_rest import OneVsRest
+from ebmcal.calibrators.platt import fit_platt_curve
 from ebmcal.errors import EbmcalError, unknown_name
 
 BINNINGS = ("mass", "width")

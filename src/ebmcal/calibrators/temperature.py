@@ -9,7 +9,8 @@ import warnings
 
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator, blocks, by_label
+from ebmcal.calibrators.contract import Calibrator
+from ebmcal.calibrators.logodds import blocks, by_label
 from ebmcal.errors import unknown_name
 from ebmcal.predictions.arrays import softmax
 

@@ -11,7 +11,8 @@ from numbers import Real
 
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator, blocks
+from ebmcal.calibrators.contract import Calibrator
+from ebmcal.calibrators.logodds import blocks
 from ebmcal.calibrators.temperature import least_nll
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import softmax

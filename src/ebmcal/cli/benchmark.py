@@ -55,12 +55,13 @@ def _show_cells(plan: "Benchmark", console: "RichConsole") -> None:
 
 
 def _show_results(outcomes: "list[Outcome]", output: Path, console: "RichConsole") -> None:
-    from ebmcal.benchmark import paper_tables
-    from ebmcal.benchmark.outcomes import failure_table, headline
-    from ebmcal.tables import split_wide, to_rich
+    from ebmcal.benchmark.folding import fold
+    from ebmcal.benchmark.paper import paper_tables
+    from ebmcal.benchmark.results import failure_table, headline
+    from ebmcal.tables import to_rich
 
     for table in paper_tables(outcomes):
-        for part in split_wide(table, console.width):
+        for part in fold(table, console.width):
             console.print(to_rich(part))
     failures = failure_table(outcomes)
     if failures.rows:

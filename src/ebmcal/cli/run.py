@@ -1,9 +1,8 @@
 """`ebmcal run`: all stages for one task."""
 
 import os
-from pathlib import Path
 
-from ebmcal.cli.options import with_config
+from ebmcal.cli.options import require_output, with_config
 from ebmcal.config import RunConfig
 
 #: Columns a terminal must have to show intervals without wrapping; the report has them always.
@@ -15,14 +14,13 @@ def run_config(config: RunConfig) -> None:
     from rich.console import Console as RichConsole
 
     from ebmcal.cli.notices import as_notices
-    from ebmcal.pipeline.stages import read_document, run
-    from ebmcal.progress import Console
+    from ebmcal.runs import run
     from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
 
-    log = Path(config.output) / "log.txt" if config.output else None
+    require_output(config)
     with as_notices():
-        folder = run(config, Console(log))
-    document, console = read_document(folder), RichConsole()
+        finished = run(config, progress=True, shared_cache=True)
+    document, console = finished.document, RichConsole()
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console = RichConsole(width=200)  # a file or a pipe has no width to keep to
     wide = console.width >= WIDE
@@ -31,7 +29,7 @@ def run_config(config: RunConfig) -> None:
         console.print(to_rich(table if wide else compact(table), narrow=not wide))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
-    console.print(f"Open {folder.report} in a browser.", highlight=False, soft_wrap=True)
+    console.print(f"Open {finished.report} in a browser.", highlight=False, soft_wrap=True)
 
 
 run = with_config(run_config)

@@ -1,6 +1,6 @@
 """`ebmcal train`: the models of a run without predictions and report; under torchrun, by several processes."""
 
-from ebmcal.cli.options import with_config
+from ebmcal.cli.options import require_output, with_config
 from ebmcal.config import RunConfig
 
 
@@ -8,14 +8,15 @@ def train_config(config: RunConfig) -> None:
     """Train what is missing; `ebmcal run` with the same settings goes on from there."""
     import typer
 
-    from ebmcal.pipeline.stages import train_only
-    from ebmcal.progress import console_of_main_process
+    from ebmcal.runfolder import Cell, RunFolder
+    from ebmcal.runs import train
     from ebmcal.training.processes import is_main_process
 
-    log = config.output / "log.txt" if config.output else None
-    folders = train_only(config, console_of_main_process(log))
+    require_output(config)
+    folder = RunFolder(train(config, progress=True, shared_cache=True).folder)
     if is_main_process():
-        typer.echo("\n".join(map(str, folders)))
+        cells = [Cell(method, seed) for seed in config.seeds for method in config.methods]
+        typer.echo("\n".join(str(folder.model(cell)) for cell in cells))
 
 
 train = with_config(train_config)

@@ -3,20 +3,20 @@
 `METRICS` names them, `summarize` and `bootstrap` put intervals around them, `paired_test` compares two methods.
 """
 
+from ebmcal.metrics.bins import Bins, reliability_bins
+from ebmcal.metrics.bootstrap import FewRowsWarning, Interval, bootstrap
 from ebmcal.metrics.calibration import (
-    Bins,
     ece_classwise,
     ece_classwise_debiased,
     ece_top_label,
     ece_top_label_debiased,
     mce_classwise,
     mce_top_label,
-    reliability_bins,
 )
 from ebmcal.metrics.classification import accuracy, macro_f1, matthews
-from ebmcal.metrics.intervals import FewRowsWarning, Interval, PairedTest, bootstrap, paired_test, summarize
 from ebmcal.metrics.ood import OOD_SCORES, ood_bootstrap, ood_detection, ood_scores
-from ebmcal.metrics.registry import DEFAULT_METRICS, HEADLINE_METRICS, METRICS, Metric, compute_metrics
+from ebmcal.metrics.paired import PairedTest, paired_test
+from ebmcal.metrics.registry import METRICS, Metric
 from ebmcal.metrics.scoring import brier, brier_decomposition, nll
 from ebmcal.metrics.selective import (
     RiskCoverage,
@@ -27,10 +27,10 @@ from ebmcal.metrics.selective import (
     risk_coverage,
 )
 from ebmcal.metrics.smooth import smooth_ece
+from ebmcal.metrics.summary import DEFAULT_METRICS, compute_metrics, summarize
 
 __all__ = [
     "DEFAULT_METRICS",
-    "HEADLINE_METRICS",
     "METRICS",
     "OOD_SCORES",
     "Bins",

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.sums import Sums, mean_of_rows, top_label
+from ebmcal.metrics.events import top_label
+from ebmcal.metrics.sums import Sums, mean_of_rows
 from ebmcal.predictions.arrays import as_labels_and_probs
 
 
@@ -64,10 +65,10 @@ def matthews_sums(labels: np.ndarray, probs: np.ndarray) -> Sums:
     """Matthews correlation from the confusion matrix (Gorodkin's form for many classes)."""
 
     def finish(confusion: np.ndarray) -> np.ndarray:
-        true, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
+        true, said = confusion.sum(axis=-1), confusion.sum(axis=-2)
         n, right = true.sum(axis=-1), np.trace(confusion, axis1=-2, axis2=-1)
-        spread = (n * n - (true * true).sum(axis=-1)) * (n * n - (predicted * predicted).sum(axis=-1))
-        joint = right * n - (true * predicted).sum(axis=-1)
+        spread = (n * n - (true * true).sum(axis=-1)) * (n * n - (said * said).sum(axis=-1))
+        joint = right * n - (true * said).sum(axis=-1)
         return np.divide(joint, np.sqrt(spread), out=np.zeros(np.shape(joint)), where=spread > 0)
 
     return _confusion_sums(labels, probs, finish)

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.intervals import Interval, interval_of
+from ebmcal.metrics.bootstrap import Interval, interval_of
+from ebmcal.metrics.ranking import error_auroc_of_counts, merged_levels
 from ebmcal.metrics.registry import Metric
 from ebmcal.metrics.resampling import MAX_ROWS
-from ebmcal.metrics.selective import error_auroc_of_counts, merged_levels
 from ebmcal.predictions.arrays import as_logits, as_probs, as_scores, chunks
 
 

@@ -5,15 +5,13 @@ Adding one is a function, an entry here and a test. Display names say which cali
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
 
 from ebmcal.errors import unknown_name
-from ebmcal.metrics import calibration, classification, scoring, selective, smooth
+from ebmcal.metrics import binned, calibration, classification, scoring, selective, smooth
 from ebmcal.metrics.sums import Sums
-from ebmcal.predictions.arrays import as_labels_and_probs
 
 N_BINS = 20
 
@@ -76,79 +74,39 @@ def _calibration_error(function: Callable[..., float], title: str, sums: Callabl
     return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=True)
 
 
-def _ranking(function: Callable[..., float], title: str, higher_is_better: bool, of_counts: Callable) -> Metric:
-    return Metric(function, title, higher_is_better, partial(selective.ranking_sums, of_counts), ranks=True)
-
-
 METRICS: dict[str, Metric] = {
     "accuracy": Metric(classification.accuracy, "accuracy", True, classification.accuracy_sums),
     "macro_f1": Metric(classification.macro_f1, "macro F1", True, classification.macro_f1_sums),
     "matthews": Metric(
         classification.matthews, "Matthews correlation", True, classification.matthews_sums, bounds=(-1.0, 1.0)
     ),
-    "ece_classwise": _calibration_error(
-        calibration.ece_classwise, "ECE class-wise ({bins})", calibration.ece_sums, "class"
-    ),
+    "ece_classwise": _calibration_error(calibration.ece_classwise, "ECE class-wise ({bins})", binned.ece_sums, "class"),
     "ece_top_label": _calibration_error(
-        calibration.ece_top_label, "ECE top-label ({bins})", calibration.ece_sums, "top_label"
+        calibration.ece_top_label, "ECE top-label ({bins})", binned.ece_sums, "top_label"
     ),
     "ece_classwise_debiased": _calibration_error(
-        calibration.ece_classwise_debiased, "ECE class-wise, debiased ({bins})", calibration.debiased_sums, "class"
+        calibration.ece_classwise_debiased, "ECE class-wise, debiased ({bins})", binned.debiased_sums, "class"
     ),
     "ece_top_label_debiased": _calibration_error(
-        calibration.ece_top_label_debiased, "ECE top-label, debiased ({bins})", calibration.debiased_sums, "top_label"
+        calibration.ece_top_label_debiased, "ECE top-label, debiased ({bins})", binned.debiased_sums, "top_label"
     ),
-    "mce_classwise": _calibration_error(
-        calibration.mce_classwise, "MCE class-wise ({bins})", calibration.mce_sums, "class"
-    ),
+    "mce_classwise": _calibration_error(calibration.mce_classwise, "MCE class-wise ({bins})", binned.mce_sums, "class"),
     "mce_top_label": _calibration_error(
-        calibration.mce_top_label, "MCE top-label ({bins})", calibration.mce_sums, "top_label"
+        calibration.mce_top_label, "MCE top-label ({bins})", binned.mce_sums, "top_label"
     ),
     "smooth_ece": Metric(smooth.smooth_ece, "smooth ECE top-label", False, smooth.smooth_ece_sums, noisy_upwards=True),
     "nll": Metric(scoring.nll, "NLL", False, scoring.nll_sums, bounds=(0.0, np.inf)),
     "brier": Metric(scoring.brier, "Brier", False, scoring.brier_sums, bounds=(0.0, 2.0)),
-    "aurc": _ranking(selective.aurc, "AURC", False, selective.aurc_of_counts),
-    "error_auroc": _ranking(selective.error_auroc, "AUROC for errors", True, selective.error_auroc_of_counts),
-    "accuracy_at_coverage": _ranking(
+    "aurc": Metric(selective.aurc, "AURC", False, selective.aurc_sums, ranks=True),
+    "error_auroc": Metric(selective.error_auroc, "AUROC for errors", True, selective.error_auroc_sums, ranks=True),
+    "accuracy_at_coverage": Metric(
         selective.accuracy_at_coverage,
         "accuracy at coverage {coverage}",
         True,
-        selective.accuracy_at_coverage_of_counts,
+        selective.accuracy_at_coverage_sums,
+        ranks=True,
     ),
-    "coverage_at_risk": _ranking(
-        selective.coverage_at_risk, "coverage at risk {risk}", True, selective.coverage_at_risk_of_counts
+    "coverage_at_risk": Metric(
+        selective.coverage_at_risk, "coverage at risk {risk}", True, selective.coverage_at_risk_sums, ranks=True
     ),
 }
-
-#: What tables show first and paired tests compare.
-HEADLINE_METRICS: tuple[str, ...] = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
-
-#: What is computed where nobody says otherwise.
-DEFAULT_METRICS: tuple[str, ...] = (
-    "accuracy",
-    "macro_f1",
-    "matthews",
-    "ece_classwise",
-    "ece_top_label",
-    "ece_top_label_debiased",
-    "smooth_ece",
-    "nll",
-    "brier",
-    "aurc",
-    "error_auroc",
-)
-
-
-def compute_metrics(eval_prediction: Any) -> dict[str, float]:
-    """The default metrics for `transformers.Trainer(compute_metrics=...)`: logits and label ids in, numbers out.
-
-    >>> from types import SimpleNamespace
-    >>> outcome = compute_metrics(SimpleNamespace(predictions=[[2.0, 0.0]], label_ids=[0]))
-    >>> outcome["accuracy"]
-    1.0
-    """
-    logits = eval_prediction.predictions
-    if isinstance(logits, tuple):  # models that also return hidden states
-        logits = logits[0]
-    labels, probs = as_labels_and_probs(eval_prediction.label_ids, logits=logits)
-    return {name: metric(name).function(labels, probs=probs) for name in DEFAULT_METRICS}

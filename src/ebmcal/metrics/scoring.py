@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import part_sums
+from ebmcal.metrics.binned import part_sums
 from ebmcal.metrics.sums import Sums, mean_of_rows
 from ebmcal.predictions.arrays import as_labels_and_probs
 
@@ -48,9 +48,9 @@ def brier_decomposition(labels: Any, *, logits: Any = None, probs: Any = None, n
     """
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
     sums = part_sums(labels, probs, kind="class", n_bins=n_bins, binning="width").totals()
-    counts, forecast, hits = sums.reshape(3, probs.shape[1], n_bins)
+    counts, said, hits = sums.reshape(3, probs.shape[1], n_bins)
     held, n = np.maximum(counts, 1.0), len(labels)
-    calibration = float(((forecast - hits) ** 2 / held).sum() / n)
+    calibration = float(((said - hits) ** 2 / held).sum() / n)
     refinement = float((hits * (1 - hits / held)).sum() / n)
     base = hits.sum(axis=1) / n
     uncertainty = float((base * (1 - base)).sum())

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import forecasts
+from ebmcal.metrics.events import forecasts
 from ebmcal.metrics.sums import Sums
 from ebmcal.predictions.arrays import as_labels_and_probs
 
@@ -33,10 +33,10 @@ def smooth_ece_sums(labels: np.ndarray, probs: np.ndarray) -> Sums:
     """Residuals c_i − a_i, each shared between the two grid points around c_i by nearness."""
 
     def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        forecast, outcome = (block[0] for block in forecasts(labels, probs, part, "top_label"))
-        place = np.minimum(forecast, 1.0) * _CELLS
+        said, came = (block[0] for block in forecasts(labels, probs, part, "top_label"))
+        place = np.minimum(said, 1.0) * _CELLS
         cell = np.minimum(place.astype(np.intp), _CELLS - 1)
-        residual, share = forecast - outcome, place - cell
+        residual, share = said - came, place - cell
         return np.stack([cell, cell + 1]), np.stack([residual * (1 - share), residual * share])
 
     return Sums(len(labels), 2, _CELLS + 1, entries, _at_own_scale)

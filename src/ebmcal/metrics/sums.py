@@ -4,7 +4,6 @@ The class-wise calibration error needs one sum a class and bin, the Matthews cor
 matrix, and so on. A resample only weighs the rows differently, so the bootstrap reuses what each row adds.
 """
 
-import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -13,7 +12,6 @@ import numpy as np
 from ebmcal.predictions.arrays import chunks
 
 Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
-_LOOP_CLASSES = 16  # up to here a loop over classes beats numpy's argmax over short rows
 
 
 @dataclass(frozen=True)
@@ -65,22 +63,3 @@ def mean_of_rows(n_rows: int, n_classes: int, values: Callable[[slice], np.ndarr
         return values(part).sum(keepdims=True)
 
     return Sums(n_rows, n_classes, 1, entries, lambda sums, n: sums[..., 0] / n, add_up)
-
-
-def top_label(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The largest probability of each row [n] and its class [n], the first one of a tie.
-
-    >>> top_label(np.array([[0.5, 0.5], [0.1, 0.9]]))
-    (array([0.5, 0.9]), array([0, 1], dtype=int8))
-    """
-    n_classes = probs.shape[1]
-    if n_classes > _LOOP_CLASSES:
-        predicted = probs.argmax(axis=1)
-        return np.take_along_axis(probs, predicted[:, None], axis=1)[:, 0], predicted
-    confidence = functools.reduce(np.maximum, probs.T)
-    predicted = np.zeros(len(probs), dtype=np.int8)
-    below = np.ones(len(probs), dtype=bool)  # is every class so far below the maximum?
-    for column in probs.T[:-1]:
-        below &= column < confidence
-        predicted += below
-    return confidence, predicted

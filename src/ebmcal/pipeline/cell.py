@@ -13,7 +13,8 @@ from typing import Any
 import numpy as np
 from transformers import set_seed
 
-from ebmcal.calibrators.in_model import FILE_NAME, FOLDED_NAME, folded_temperature
+from ebmcal.calibrators.folding import folded_temperature
+from ebmcal.calibrators.storage import FILE_NAME, FOLDED_NAME
 from ebmcal.config import RunConfig
 from ebmcal.data import TaskData, Texts
 from ebmcal.errors import EbmcalError

@@ -18,7 +18,6 @@ import yaml
 from ebmcal.config import RunConfig, differences, fixed_settings, resolve, save_config
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.judging import judge_run
 from ebmcal.models.classifier import CARD_FILE
 from ebmcal.models.loading import check_encoder, check_language_model, writes_texts
 from ebmcal.models.packing import longest_text
@@ -30,6 +29,7 @@ from ebmcal.pipeline.failures import Failures
 from ebmcal.pipeline.run_noise import Noise, make_noise, noise_examples, noise_facts, shown_rows
 from ebmcal.progress import Reporter
 from ebmcal.report import write_report
+from ebmcal.results import build_detection, build_paired, build_rows
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
 from ebmcal.storage.checksums import fingerprint
@@ -153,7 +153,8 @@ def _check_place(folder: RunFolder) -> bool:
     """Whether a run was begun in a folder; one that holds something else is refused before anything is written."""
     names = [path.name for path in folder.root.iterdir()] if folder.root.exists() else []
     # A process that was killed while it wrote the first file has left a part of it.
-    begun = any(name not in {LOCK, folder.log.name} and not name.endswith(".part") for name in names)
+    first = {LOCK, folder.log.name, folder.data.name, folder.cache.name}
+    begun = any(name not in first and not name.endswith(".part") for name in names)
     if begun and _recorded_config(folder) is None and _recorded_data(folder) is None:
         raise EbmcalError(
             f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
@@ -231,7 +232,6 @@ def _conclude(
     test_sets = [name for name in data.splits if name.startswith("test")]
     if noise:
         write_json(folder.noise_examples, noise_examples(noise.store, data.splits["train"]))
-    judged = judge_run(folder, cells, config.posthoc)
     document = {
         "format": 1,
         "task": data.task_name,
@@ -244,9 +244,9 @@ def _conclude(
         "fingerprints": fingerprints_of(data),
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise_facts(noise) if noise else None,
-        "rows": judged["rows"] + failures.rows(test_sets),
-        "paired": judged["paired"],
-        "detection": judged["detection"],
+        "rows": build_rows(folder, cells, config.posthoc) + failures.rows(test_sets),
+        "paired": build_paired(folder, cells),
+        "detection": build_detection(folder, cells),
         "training": training,
     }
     write_json(folder.metrics, document)

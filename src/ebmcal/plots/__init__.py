@@ -3,21 +3,7 @@
 No pyplot and no global state: without `ax` a figure of its own is made, reachable as `ax.figure`.
 """
 
-from ebmcal.plots.curves import (
-    ECE_NAMES,
-    ENERGIES,
-    LOSS_TERMS,
-    Series,
-    draw_ece_over_steps,
-    draw_noise_accuracy,
-    draw_risk_coverage,
-    draw_terms,
-    draw_tradeoff,
-    prepare_over_steps,
-    prepare_risk_coverage,
-    prepare_terms,
-    prepare_tradeoff,
-)
+from ebmcal.plots.coverage import draw_risk_coverage, prepare_risk_coverage
 from ebmcal.plots.energy import (
     EnergyHistogram,
     EntropyEnergy,
@@ -25,6 +11,19 @@ from ebmcal.plots.energy import (
     draw_entropy_energy,
     prepare_energy_histogram,
     prepare_entropy_energy,
+)
+from ebmcal.plots.history import (
+    ECE_NAMES,
+    ENERGIES,
+    LOSS_TERMS,
+    Series,
+    draw_ece_over_steps,
+    draw_noise_accuracy,
+    draw_terms,
+    draw_tradeoff,
+    prepare_over_steps,
+    prepare_terms,
+    prepare_tradeoff,
 )
 from ebmcal.plots.reliability import (
     Reliability,

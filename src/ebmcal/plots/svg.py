@@ -36,10 +36,10 @@ def to_svg(figure: "Figure", key: str, description: str = "") -> str:
     buffer = io.StringIO()
     with _settings(key):
         figure.savefig(buffer, format="svg", transparent=True, metadata=_NOTHING)
-    return shrink(buffer.getvalue(), description)
+    return compact(buffer.getvalue(), description)
 
 
-def shrink(svg: str, description: str = "") -> str:
+def compact(svg: str, description: str = "") -> str:
     """Without prologue, page-wide style, idle ids and needless digits; described for screen readers."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)

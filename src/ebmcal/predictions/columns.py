@@ -10,16 +10,16 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.predictions.files import FileColumns
+from ebmcal.predictions.files import Table
 
 _NPZ_NAMES = {"label": "labels", "energy": "energies", "id": "ids", "text": "texts", "text_pair": "text_pairs"}
 _PREFIXES = {"logits": "logit_", "probs": "prob_"}
 
 
-def to_fields(table: FileColumns, label_names: Sequence[str] | None = None) -> dict[str, Any]:
+def to_fields(table: Table, label_names: Sequence[str] | None = None) -> dict[str, Any]:
     """Read a table into the fields of `Predictions`; `label_names` puts the classes in that order.
 
-    >>> fields = to_fields(FileColumns({"label": ["yes"], "prob_no": [0.2], "prob_yes": [0.8]}))
+    >>> fields = to_fields(Table({"label": ["yes"], "prob_no": [0.2], "prob_yes": [0.8]}))
     >>> fields["labels"], fields["label_names"], fields["probs"]
     (array([1]), ('no', 'yes'), array([[0.2, 0.8]]))
     """
@@ -41,7 +41,7 @@ def to_fields(table: FileColumns, label_names: Sequence[str] | None = None) -> d
     }
 
 
-def to_columns(fields: dict[str, Any], suffix: str) -> FileColumns:
+def to_table(fields: dict[str, Any], suffix: str) -> Table:
     """The columns to write for the fields of `Predictions`, in the layout of the file kind."""
     kind = "logits" if fields["logits"] is not None else "probs"
     names, labels = fields["label_names"], fields["labels"]
@@ -50,12 +50,12 @@ def to_columns(fields: dict[str, Any], suffix: str) -> FileColumns:
     ids = [str(i) for i in fields["ids"]]
     if suffix == ".npz":
         arrays = {"ids": np.array(ids), "labels": labels, kind: fields[kind]}
-        return FileColumns(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()}, names, fields["meta"])
+        return Table(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()}, names, fields["meta"])
     classes = {_PREFIXES[kind] + name: fields[kind][:, i] for i, name in enumerate(names)}
     by_name = [names[i] if i >= 0 else "" for i in labels]
     # Parquet carries the class names, so an integer is safe there; elsewhere "1" might be a class or an index.
     label = {"label": labels, "label_name": by_name} if suffix == ".parquet" else {"label": by_name}
-    return FileColumns({"id": ids} | label | classes | optional, names, fields["meta"])
+    return Table({"id": ids} | label | classes | optional, names, fields["meta"])
 
 
 def numbers(column: Any, name: str) -> np.ndarray:

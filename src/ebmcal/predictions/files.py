@@ -1,6 +1,6 @@
 """Columns on disk: Parquet, CSV, JSONL and NPZ to plain columns and back. What a column means is not known here.
 
-`FileColumns` are what every format is read into and written from. Anything that a damaged file makes a decoder raise
+A `Table` is what every format is read into and written from. Anything that a damaged file makes a decoder raise
 becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
 """
 
@@ -19,7 +19,7 @@ _META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...
 
 
 @dataclass
-class FileColumns:
+class Table:
     """Columns of equal length by name: numbers as arrays, anything else as lists (None = missing)."""
 
     columns: dict[str, np.ndarray | list]
@@ -31,12 +31,12 @@ class FileColumns:
         return len(next(iter(self.columns.values()), []))
 
 
-def read_columns(path: str | Path) -> FileColumns:
+def read_table(path: str | Path) -> Table:
     """Read a file by its suffix.
 
     >>> import tempfile; p = Path(tempfile.mkdtemp()) / "p.csv"
     >>> _ = p.write_text("label,prob_no,prob_yes\\nyes,0.2,0.8\\n")
-    >>> read_columns(p).columns["prob_yes"]
+    >>> read_table(p).columns["prob_yes"]
     array([0.8])
     """
     path = Path(path)
@@ -62,7 +62,7 @@ def read_columns(path: str | Path) -> FileColumns:
     return table
 
 
-def write_columns(path: str | Path, table: FileColumns) -> None:
+def write_table(path: str | Path, table: Table) -> None:
     """Write a file by its suffix, whole or not at all."""
     path = Path(path)
     writer = WRITERS.get(path.suffix.lower())
@@ -81,17 +81,17 @@ def bfloat16_bits(bits: np.ndarray) -> np.ndarray:
     return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
-def _read_parquet(path: Path) -> FileColumns:
+def _read_parquet(path: Path) -> Table:
     import pyarrow.parquet as pq
 
-    # A plain file handle: pq.read_table(path) would take columns from folder names such as `seed=1`.
+    # A plain file handle: read_table(path) would take columns from folder names such as `seed=1`.
     with open(path, "rb") as handle:
         arrow = pq.ParquetFile(handle, page_checksum_verification=True).read()
     _refuse_twice(path, arrow.column_names)
     note = json.loads((arrow.schema.metadata or {}).get(_META_KEY, b"{}"))
     names = note.get("label_names")
     columns = {name: _from_arrow(arrow.column(name)) for name in arrow.column_names}
-    return FileColumns(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
+    return Table(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
 
 
 def _from_arrow(column: Any) -> np.ndarray | list:
@@ -106,7 +106,7 @@ def _from_arrow(column: Any) -> np.ndarray | list:
     return column.to_pylist()
 
 
-def _write_parquet(path: Path, table: FileColumns) -> None:
+def _write_parquet(path: Path, table: Table) -> None:
     import pyarrow.parquet as pq
 
     note = json.dumps({"label_names": table.label_names, "meta": table.meta}).encode()
@@ -114,14 +114,14 @@ def _write_parquet(path: Path, table: FileColumns) -> None:
     pq.write_table(arrow, path, compression="zstd", write_page_checksum=True)
 
 
-def _to_arrow(table: FileColumns) -> Any:
+def _to_arrow(table: Table) -> Any:
     import pyarrow as pa
 
     strings = {name: pa.array(c, pa.string()) for name, c in table.columns.items() if isinstance(c, list)}
     return pa.table({name: strings.get(name, column) for name, column in table.columns.items()})
 
 
-def _read_csv(path: Path) -> FileColumns:
+def _read_csv(path: Path) -> Table:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -134,27 +134,27 @@ def _read_csv(path: Path) -> FileColumns:
         parse_options=csv.ParseOptions(newlines_in_values=True),
         convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
     )
-    return FileColumns({name: _from_arrow(arrow.column(name)) for name in header})
+    return Table({name: _from_arrow(arrow.column(name)) for name in header})
 
 
 def _is_number_column(name: str) -> bool:
     return name == "energy" or name.startswith(("prob_", "logit_"))
 
 
-def _write_csv(path: Path, table: FileColumns) -> None:
+def _write_csv(path: Path, table: Table) -> None:
     from pyarrow import csv
 
     csv.write_csv(_to_arrow(table), path)
 
 
-def _read_jsonl(path: Path) -> FileColumns:
+def _read_jsonl(path: Path) -> Table:
     rows = []
     with open(path, encoding="utf-8") as handle:
         for number, line in enumerate(handle, start=1):
             if line.strip():
                 rows.append(_json_row(path, number, line))
     names = dict.fromkeys(name for row in rows for name in row)
-    return FileColumns({name: [row.get(name) for row in rows] for name in names})
+    return Table({name: [row.get(name) for row in rows] for name in names})
 
 
 def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -167,7 +167,7 @@ def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
     return row
 
 
-def _write_jsonl(path: Path, table: FileColumns) -> None:
+def _write_jsonl(path: Path, table: Table) -> None:
     columns = [column.tolist() if isinstance(column, np.ndarray) else column for column in table.columns.values()]
     with open(path, "w", encoding="utf-8") as handle:
         for values in zip(*columns, strict=True):
@@ -181,13 +181,13 @@ def _refuse_twice(path: Path, names: list[str]) -> None:
         raise EbmcalError(f"{path} has the column {twice!r} more than once.")
 
 
-def _read_npz(path: Path) -> FileColumns:
+def _read_npz(path: Path) -> Table:
     with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
         columns = {name: _from_npz(arrays[name]) for name in arrays.files}
     names, meta = columns.pop("label_names", None), columns.pop("meta", "{}")
     as_json = [name for name in ("texts", "text_pairs") if name in columns and not columns[name].ndim]
     texts = {name: list(json.loads(str(columns[name]))) for name in as_json}
-    return FileColumns(
+    return Table(
         {name: column for name, column in columns.items() if column.ndim} | texts,
         None if names is None else tuple(str(name) for name in np.atleast_1d(names)),
         json.loads(str(meta)),
@@ -201,7 +201,7 @@ def _from_npz(array: np.ndarray) -> np.ndarray:
     return array
 
 
-def _write_npz(path: Path, table: FileColumns) -> None:
+def _write_npz(path: Path, table: Table) -> None:
     # Texts as one JSON string: an array of strings would pad each to the length of the longest.
     arrays = {name: np.array(json.dumps(c)) if isinstance(c, list) else c for name, c in table.columns.items()}
     arrays["label_names"] = np.array(table.label_names, dtype=str)
@@ -210,13 +210,13 @@ def _write_npz(path: Path, table: FileColumns) -> None:
         np.savez_compressed(handle, **arrays)
 
 
-READERS: dict[str, Callable[[Path], FileColumns]] = {
+READERS: dict[str, Callable[[Path], Table]] = {
     ".parquet": _read_parquet,
     ".csv": _read_csv,
     ".jsonl": _read_jsonl,
     ".npz": _read_npz,
 }
-WRITERS: dict[str, Callable[[Path, FileColumns], None]] = {
+WRITERS: dict[str, Callable[[Path, Table], None]] = {
     ".parquet": _write_parquet,
     ".csv": _write_csv,
     ".jsonl": _write_jsonl,

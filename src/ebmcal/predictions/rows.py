@@ -1,7 +1,7 @@
 """`Predictions`: what a classifier said about rows of text, the one type where the two halves meet.
 
 Made by the training half or read from a file that any model wrote; metrics, calibrators, plots and the report take it.
-How files spell it is in `columns` (meaning) and `files` (bytes).
+How files spell it is in `prediction_columns` (meaning) and `prediction_files` (bytes).
 """
 
 import dataclasses
@@ -12,10 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError, errors_of
+from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores, softmax
-from ebmcal.predictions.columns import to_columns, to_fields
-from ebmcal.predictions.files import read_columns, write_columns
+from ebmcal.predictions.columns import to_fields, to_table
+from ebmcal.predictions.files import read_table, write_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,22 +126,6 @@ class Predictions:
                 picked[name] = values[index]
         return dataclasses.replace(self, **picked)
 
-    def in_order(self, label_names: Sequence[str]) -> "Predictions":
-        """The same rows with their classes in another order.
-
-        >>> p = Predictions([1], ("no", "yes"), probs=[[0.25, 0.75]]).in_order(["yes", "no"])
-        >>> p.labels, p.probs
-        (array([0]), array([[0.75, 0.25]]))
-        """
-        names = tuple(label_names)
-        if names == self.label_names:
-            return self
-        order = [self.label_names.index(name) for name in names]
-        kind = "probs" if self.logits is None else "logits"
-        matrices = {"logits": None, "probs": None, kind: getattr(self, kind)[:, order]}
-        labels = np.append(np.argsort(order), -1)[self.labels]  # the last place is for -1, unknown
-        return dataclasses.replace(self, labels=labels, label_names=names, **matrices)
-
     def with_probs(self, probs: np.ndarray, **meta: Any) -> "Predictions":
         """The same rows with these probabilities instead of logits; `meta` is added to what is there."""
         return dataclasses.replace(self, logits=None, probs=probs, meta=self.meta | meta)
@@ -151,17 +135,19 @@ class Predictions:
 
         Parquet and NPZ keep the order of the classes, their names and `meta`; CSV and JSONL have no place for `meta`.
         """
-        write_columns(path, to_columns(vars(self), Path(path).suffix.lower()))
+        write_table(path, to_table(vars(self), Path(path).suffix.lower()))
 
     @classmethod
     def read(cls, path: str | Path, *, label_names: Sequence[str] | None = None) -> "Predictions":
-        """Read what `write` wrote or what somebody else's model wrote: see `ebmcal.predictions.columns`.
+        """Read what `write` wrote or what somebody else's model wrote: see `prediction_columns` for the columns.
 
         `label_names` puts the classes in that order, or names the classes of a file that numbers them.
         """
-        columns = read_columns(path)
-        with errors_of(path):
-            return cls(**to_fields(columns, label_names))
+        table = read_table(path)
+        try:
+            return cls(**to_fields(table, label_names))
+        except EbmcalError as error:
+            raise EbmcalError(f"{path}: {error}") from error
 
 
 def align(predictions: Sequence[Predictions]) -> list[Predictions]:

@@ -18,9 +18,9 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
 
     A half-finished run gives a report that says what is missing; a damaged file is an `EbmcalError` that names it.
     """
-    from ebmcal.report.html import render
-    from ebmcal.report.material import read_run
     from ebmcal.report.page import build_page
+    from ebmcal.report.reading import read_run
+    from ebmcal.report.rendering import render
 
     target = Path(out) if out is not None else RunFolder(Path(run_dir)).report
     write_text(target, render(build_page(read_run(run_dir))))
@@ -31,9 +31,9 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
 
 def report_text(run_dir: str | Path, form: str) -> str:
     """The tables of a run folder as one text: `form` is "markdown", "latex" (the paper's layout) or "json"."""
-    from ebmcal.report import plain
+    from ebmcal.report import texts
 
-    return plain.report_text(run_dir, form)
+    return texts.report_text(run_dir, form)
 
 
 def write_evaluation_report(
@@ -46,9 +46,9 @@ def write_evaluation_report(
 
     `document` is a `metrics.json` document whose methods are the names; without it the metrics are computed here.
     """
-    from ebmcal.report.html import render
-    from ebmcal.report.material import Material, Subject
     from ebmcal.report.page import build_page
+    from ebmcal.report.reading import Material, Subject
+    from ebmcal.report.rendering import render
     from ebmcal.tables import check_document
 
     subjects = tuple(Subject(name, None, {"test": predictions}) for name, predictions in named.items())

@@ -1,25 +1,23 @@
 """What stands on the page: the material of a report as tables, pictures and examples, ready for the template."""
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebmcal.judging import Measures, judge
-from ebmcal.metrics import HEADLINE_METRICS, FewRowsWarning
 from ebmcal.plots.reliability import labelled_rows
-from ebmcal.report.material import Material, Subject
-from ebmcal.report.pictures import Picture, model_pictures, overview_pictures
+from ebmcal.report.model_figures import model_figures
+from ebmcal.report.overview import overview
+from ebmcal.report.picture import Picture
+from ebmcal.report.reading import Material, Subject
 from ebmcal.tables import Table, detection_table, list_test_sets, paired_table, seed_table, summary_table
 from ebmcal.tables.examples import EnergyExample, energy_examples, noise_examples
 from ebmcal.tables.nested import nested_tables, record_table
 
-#: For rows that nobody has judged yet.
-MEASURES = Measures(HEADLINE_METRICS, n_resamples=200)
+SUMMARY_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 
 
 @dataclass(frozen=True)
-class ModelSection:
+class Model:
     """One trained model on the page; `name` is empty where the method has no seeds to tell apart."""
 
     name: str
@@ -29,12 +27,12 @@ class ModelSection:
 
 
 @dataclass(frozen=True)
-class MethodSection:
+class Method:
     """A method on the page: its models, one a seed."""
 
     name: str
     anchor: str
-    models: list[ModelSection]
+    models: list[Model]
 
 
 def build_page(material: Material) -> dict[str, Any]:
@@ -50,7 +48,7 @@ def build_page(material: Material) -> dict[str, Any]:
         "seeds": [seed_table(document, test_set=name) for name in sets],
         "paired": paired_table(document),
         "detection": detection_table(document),
-        "overview": overview_pictures(material.subjects),
+        "overview": overview(material.subjects),
         "methods": _methods(material.subjects),
         "noise_tables": nested_tables(noise, "Noise") if isinstance(noise, Mapping) else [],
         "noise_examples": noise_examples(material.noise_records),
@@ -71,12 +69,16 @@ def with_rows(material: Material) -> Mapping[str, Any]:
 
 
 def _measured(subject: Subject, split: str) -> dict[str, Any] | None:
+    from ebmcal.metrics import summarize
+
     rows = labelled_rows(subject.splits[split])
     if rows is None:
         return None
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewRowsWarning)  # it stands in the notes
-        return judge(rows, MEASURES, method=subject.method, seed=subject.seed, test_set=split)
+    found = {
+        name: interval.to_json()
+        for name, interval in summarize(rows, SUMMARY_METRICS, n_resamples=200, warn=False).items()
+    }
+    return {"method": subject.method, "seed": subject.seed, "test_set": split, "n_rows": rows.n_rows, "metrics": found}
 
 
 def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tuple[str, str]]:
@@ -107,17 +109,17 @@ def _seeds(subjects: Sequence[Subject]) -> list[int]:
     return sorted({subject.seed for subject in subjects if subject.seed is not None})
 
 
-def _methods(subjects: Sequence[Subject]) -> list[MethodSection]:
+def _methods(subjects: Sequence[Subject]) -> list[Method]:
     names = list(dict.fromkeys(subject.method for subject in subjects))
     return [
-        MethodSection(
+        Method(
             name, f"method-{i}", [_model(s, subjects, f"m{i}s{j}") for j, s in enumerate(subjects) if s.method == name]
         )
         for i, name in enumerate(names)
     ]
 
 
-def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> ModelSection:
+def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> Model:
     baseline = find_baseline(subject, subjects)
     main = next(iter(subject.test_sets()), None)
     examples: list[EnergyExample] = []
@@ -125,7 +127,7 @@ def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> ModelSect
         examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
     compared = any(shift.before is not None for example in examples for shift in example.shifts)
     label = "" if subject.seed is None else f"Seed {subject.seed}"
-    return ModelSection(label, model_pictures(subject, baseline, key), examples, baseline.method if compared else None)
+    return Model(label, model_figures(subject, baseline, key), examples, baseline.method if compared else None)
 
 
 def find_baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:

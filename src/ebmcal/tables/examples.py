@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.predictions import Predictions
-from ebmcal.tables.table import Column, Entry, Table, TableRow
+from ebmcal.tables.table import Column, Entry, Row, Table
 
 MASK = re.compile(r"(<M>|\[M\]|<mask>|\[MASK\])")
 SEPARATOR = "<SEP>"
@@ -96,7 +96,7 @@ def energy_example_table(examples: Sequence[EnergyExample], name: str = "") -> T
     columns = (Column("end", "Energy"), Column("energy", "Ê(x)", digits=2), Column("label", "Label"))
     columns += (Column("text", "Text"), Column("posterior", "Posterior, baseline → model"))
     rows = [
-        TableRow(
+        Row(
             (
                 Entry(e.end),
                 Entry(e.energy),
@@ -115,7 +115,7 @@ def energy_example_table(examples: Sequence[EnergyExample], name: str = "") -> T
 def noise_example_table(examples: Sequence[NoiseExample]) -> Table:
     """Masked input with the hidden words in brackets, and what was generated."""
     columns = (Column("masked", "Masked input (hidden words)"), Column("noise", "Generated"))
-    rows = [TableRow((Entry(_cut(masked_text(e))), Entry(_joined(e.noise, e.noise_pair)))) for e in examples]
+    rows = [Row((Entry(_cut(masked_text(e))), Entry(_joined(e.noise, e.noise_pair)))) for e in examples]
     return Table("Noise", columns, tuple(rows))
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from ebmcal.tables.table import Column, Entry, Table, TableRow
+from ebmcal.tables.table import Column, Entry, Row, Table
 
 
 def nested_tables(data: Mapping[str, Any], title: str = "") -> list[Table]:
@@ -32,7 +32,7 @@ def record_table(records: Mapping[str, Mapping[str, Any]], title: str, first: st
     flat = {name: flatten(record) for name, record in records.items()}
     keys = list(dict.fromkeys(key for record in flat.values() for key in record))
     columns = (Column("name", first), *(Column(key, key, digits=None) for key in keys))
-    rows = tuple(TableRow((Entry(name), *(_entry(record.get(key)) for key in keys))) for name, record in flat.items())
+    rows = tuple(Row((Entry(name), *(_entry(record.get(key)) for key in keys))) for name, record in flat.items())
     return Table(title, columns, rows)
 
 
@@ -63,7 +63,7 @@ def flatten(data: Mapping[str, Any], before: str = "", as_words: bool = True) ->
 
 
 def _facts(data: Mapping[str, Any], title: str) -> Table:
-    rows = [TableRow((Entry(name), _entry(value))) for name, value in flatten(data).items()]
+    rows = [Row((Entry(name), _entry(value))) for name, value in flatten(data).items()]
     return Table(title, (Column("what", "What"), Column("value", "Value", digits=None)), _known(rows))
 
 
@@ -71,11 +71,11 @@ def _matrix(data: Mapping[str, Mapping[str, Any]], title: str) -> Table:
     flat = {name: flatten(part) for name, part in data.items()}
     names = list(dict.fromkeys(key for part in flat.values() for key in part))
     columns = (Column("what", "What"), *(Column(str(name), readable(name), digits=None) for name in flat))
-    rows = [TableRow((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names]
+    rows = [Row((Entry(key), *(_entry(part.get(key)) for part in flat.values()))) for key in names]
     return Table(title, columns, _known(rows))
 
 
-def _known(rows: list[TableRow]) -> tuple[TableRow, ...]:
+def _known(rows: list[Row]) -> tuple[Row, ...]:
     """Without the rows that hold nothing but their name."""
     return tuple(row for row in rows if any(entry.value is not None for entry in row.entries[1:]))
 

@@ -8,7 +8,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from ebmcal.tables.document import (
+from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, TEST_SETS, published_set
+from ebmcal.tables.results import (
     Document,
     Key,
     heading,
@@ -16,10 +17,9 @@ from ebmcal.tables.document import (
     mean_figure,
     method_rank,
     posthoc_rank,
-    rows_by_method,
+    results,
 )
-from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, TEST_SETS, published_set
-from ebmcal.tables.table import Column, Entry, Table, TableRow, mark_best
+from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
 
 SHORT = {
     "accuracy": "acc.",
@@ -56,7 +56,7 @@ class _Block:
 
     def __init__(self, document: Document, test_set: str, ece: str) -> None:
         self.metrics = (document.get("task_metric") or "accuracy", ece)
-        self.found = rows_by_method(document, test_set)
+        self.found = results(document, test_set)
         self.published = published_set(document.get("task"), test_set)
         task = str(document.get("task") or "results")
         self.title = TEST_SETS.get(self.published or "", task if test_set == "test" else f"{task} {test_set}")
@@ -82,11 +82,11 @@ def _columns(blocks: Sequence[_Block]) -> tuple[Column, ...]:
     return tuple(columns)
 
 
-def _row(name: str, pairs: Sequence[tuple[Entry, ...]], section: str) -> TableRow:
+def _row(name: str, pairs: Sequence[tuple[Entry, ...]], section: str) -> Row:
     entries = [Entry(name), *(entry for pair in pairs for entry in pair)]
     if len(pairs) > 1:
         entries += [_average([pair[i] for pair in pairs]) for i in range(2)]
-    return TableRow(tuple(entries), section=section, contest=section == "")
+    return Row(tuple(entries), section=section, contest=section == "")
 
 
 def _average(entries: Sequence[Entry]) -> Entry:
@@ -110,7 +110,7 @@ def _name(key: Key) -> str:
     return posthoc if method == "baseline" else f"{method} + {posthoc}"
 
 
-def _published_rows(blocks: Sequence[_Block]) -> list[TableRow]:
+def _published_rows(blocks: Sequence[_Block]) -> list[Row]:
     if not any(block.published for block in blocks):
         return []
     return [

@@ -2,8 +2,6 @@
 
 import json
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ebmcal.tables.table import EMPTY, Column, Entry, Table, groups
@@ -11,8 +9,6 @@ from ebmcal.tables.table import EMPTY, Column, Entry, Table, groups
 if TYPE_CHECKING:
     import rich.table
 
-#: Characters of a line where there is no terminal: a pipe has no width, and wrapped cells would be hard to search.
-WIDTH = 200
 _LATEX = {
     "\\": r"\textbackslash{}",
     "&": r"\&",
@@ -32,44 +28,11 @@ _LATEX = {
 }
 
 
-@dataclass(frozen=True, repr=False)
-class Sheet:
-    """Tables one below the other that print themselves: on a terminal, in a notebook, as Markdown or LaTeX.
-
-    >>> print(Sheet((Table("", (Column("m", "Method"),), (TableRow((Entry("x"),)),)),)).markdown())
-    | Method |
-    |---|
-    | x |
-    """
-
-    tables: tuple[Table, ...]
-
-    def markdown(self) -> str:
-        return "\n\n".join(map(to_markdown, self.tables))
-
-    def latex(self) -> str:
-        return "\n\n".join(map(to_latex, self.tables))
-
-    def __rich_console__(self, console: Any, options: Any) -> Iterator[Any]:
-        yield from map(to_rich, self.tables)
-
-    def __repr__(self) -> str:
-        from rich.console import Console
-
-        console = Console(width=WIDTH)
-        with console.capture() as captured:
-            console.print(self)
-        return captured.get()
-
-    def _repr_markdown_(self) -> str:
-        return self.markdown()
-
-
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: title, table, notes.
 
-    >>> rows = (TableRow((Entry("x"), Entry(0.5))),)
-    >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), rows)))
+    >>> from ebmcal.tables import Row
+    >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), (Row((Entry("x"), Entry(0.5))),))))
     | Method | acc |
     |---|---:|
     | x | 0.500 |

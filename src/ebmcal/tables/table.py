@@ -1,11 +1,11 @@
 """A table as data: columns, rows of entries, and which entry of a column is the best one.
 
-Made by `comparison`, `paper` and `examples`, turned into text by `render` and into HTML by `ebmcal.report`. Nothing
-here knows about metrics: a column says by itself whether more or less is better.
+Made by `summary` and `examples`, turned into text by `render` and into HTML by `ebmcal.report`. Nothing here knows
+about metrics: a column says by itself whether more or less is better.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 EMPTY = "–"
@@ -67,7 +67,7 @@ class Entry:
 
 
 @dataclass(frozen=True)
-class TableRow:
+class Row:
     """Entries in column order. Rows with `contest` off are never marked best; a new `section` gets a rule above it."""
 
     entries: tuple[Entry, ...]
@@ -81,7 +81,7 @@ class Table:
 
     title: str
     columns: tuple[Column, ...]
-    rows: tuple[TableRow, ...] = ()
+    rows: tuple[Row, ...] = ()
     notes: tuple[str, ...] = field(default=())
 
     @property
@@ -101,8 +101,7 @@ BINS = " (20 bins)"
 def compact(table: Table) -> Table:
     """The same table without intervals and with short names, for a narrow terminal; spreads over seeds stay.
 
-    >>> wide = Table("t", (Column("a", "a"),), (TableRow((Entry(0.5, low=0.4, high=0.6),)),))
-    >>> compact(wide).rows[0].entries[0].text()
+    >>> compact(Table("t", (Column("a", "a"),), (Row((Entry(0.5, low=0.4, high=0.6),)),))).rows[0].entries[0].text()
     '0.500'
     """
     rows = tuple(replace(row, entries=tuple(map(_compact_entry, row.entries))) for row in table.rows)
@@ -117,45 +116,6 @@ def _compact_entry(entry: Entry) -> Entry:
     """Without an interval; "hidden + temperature (dev)" stands below "hidden" and needs only its second half."""
     name = entry.value.partition(" + ") if isinstance(entry.value, str) else None
     return replace(entry, low=None, high=None, value=f"+ {name[2]}" if name and name[2] else entry.value)
-
-
-def select_columns(table: Table, wanted: Callable[[str], bool]) -> Table:
-    """The first column and those whose key is wanted."""
-    indices = [i for i, column in enumerate(table.columns) if i == 0 or wanted(column.key)]
-    rows = tuple(replace(row, entries=tuple(row.entries[i] for i in indices)) for row in table.rows)
-    return replace(table, columns=tuple(table.columns[i] for i in indices), rows=rows)
-
-
-def split_wide(table: Table, width: int) -> list[Table]:
-    """The same table as several that fit into `width` characters: the first column and some groups of columns each.
-
-    >>> wide = Table("t", (Column("m", "Method"), *(Column(str(i), "ECE", group=f"set {i}") for i in range(4))))
-    >>> [[column.title for column in part.columns] for part in split_wide(wide, 32)]
-    [['Method', 'set 0\\nECE', 'set 1\\nECE'], ['Method', 'set 2\\nECE', 'set 3\\nECE']]
-    """
-    parts: list[list[Column]] = [[]]
-    for group in dict.fromkeys(column.group for column in table.columns[1:]):
-        columns = [column for column in table.columns[1:] if column.group == group]
-        if parts[-1] and _width(table, [table.columns[0], *parts[-1], *columns]) > width:
-            parts.append([])
-        parts[-1] += columns
-    made = [_stacked(select_columns(table, {column.key for column in part}.__contains__)) for part in parts]
-    return [replace(part, notes=()) for part in made[:-1]] + made[-1:]
-
-
-def _stacked(table: Table) -> Table:
-    """Headings under each other: a test set's name would else stand beside that of the metric and widen the column."""
-    columns = (replace(c, group="", title=f"{c.group}\n{c.title}" if c.group else c.title) for c in table.columns)
-    return replace(table, columns=tuple(columns))
-
-
-def _width(table: Table, columns: list[Column]) -> int:
-    """Characters on the terminal: the longest figure of each column with its star, or its heading, and the gap."""
-    total = 0
-    for column in columns:
-        figures = [len(entry.text(column.digits)) + 2 * entry.best for entry in table.column(column.key)]
-        total += max([*figures, len(column.group), len(column.title)]) + 3
-    return total
 
 
 def format_number(value: float, digits: int | None = 3) -> str:

@@ -15,7 +15,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.sealing import SEAL, damage
-from ebmcal.tables.document import check_document, method_rank
+from ebmcal.tables.results import check_document, method_rank
 
 _SPLITS_SHOWN = re.compile(r"test|noise$|ood_")
 

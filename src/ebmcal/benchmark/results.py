@@ -4,12 +4,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
+from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
 from ebmcal.errors import EbmcalError
 from ebmcal.pipeline.failures import failed_row
-from ebmcal.report.material import read_document
+from ebmcal.report.reading import read_document
 from ebmcal.runfolder import Cell
-from ebmcal.tables import Column, Entry, Table, TableRow
+from ebmcal.tables import Column, Entry, Row, Table
 from ebmcal.tasks import find_task
 
 
@@ -58,9 +58,9 @@ def failure_table(outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for outcome in outcomes:
         name = outcome.task.name
-        rows += [TableRow(tuple(map(Entry, (name, c.method, c.seed, why)))) for c, why in outcome.failed.items()]
+        rows += [Row(tuple(map(Entry, (name, c.method, c.seed, why)))) for c, why in outcome.failed.items()]
         if outcome.error and outcome.error not in outcome.failed.values():
-            rows.append(TableRow((Entry(name), Entry("all"), Entry(), Entry(outcome.error))))
+            rows.append(Row((Entry(name), Entry("all"), Entry(), Entry(outcome.error))))
     return Table("Failed", columns, tuple(rows))
 
 

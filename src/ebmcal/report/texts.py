@@ -6,8 +6,8 @@ from pathlib import Path
 
 from ebmcal import tables
 from ebmcal.errors import unknown_name
-from ebmcal.report.material import Material, read_run
 from ebmcal.report.page import find_baseline, with_rows
+from ebmcal.report.reading import Material, read_run
 from ebmcal.tables.examples import energy_example_table, energy_examples, noise_example_table, noise_examples
 
 

@@ -5,9 +5,10 @@ import pytest
 from scipy.special import expit, log_expit, logsumexp, softmax
 
 from ebmcal.calibrators import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling
-from ebmcal.calibrators.base import log_odds, logits_of
+from ebmcal.calibrators.beta import BetaCurve, fit_beta_curve
 from ebmcal.calibrators.binning import BinCurve, edges_at, equal_mass_stops
-from ebmcal.calibrators.one_vs_rest import BetaCurve, fit_beta_curve, fit_logistic, smoothed_targets
+from ebmcal.calibrators.logistic import fit_logistic, smoothed_targets
+from ebmcal.calibrators.logodds import log_odds, logits_of
 from ebmcal.errors import EbmcalError
 
 

@@ -1,13 +1,13 @@
-"""The tables of one document: methods × metrics, every seed by itself, paired tests, out-of-domain detection.
+"""The tables of one run: methods × metrics, every seed by itself, and the paired tests against the baseline.
 
 `paper` sets several runs side by side in the layout of the paper.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
-from ebmcal.metrics import HEADLINE_METRICS
-from ebmcal.tables.document import (
+from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, published_set
+from ebmcal.tables.results import (
+    MAIN_METRICS,
     Document,
     Key,
     figure,
@@ -16,21 +16,10 @@ from ebmcal.tables.document import (
     mean_figure,
     method_rank,
     metric_names,
+    results,
     row_name,
-    rows_by_method,
 )
-from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, published_set
-from ebmcal.tables.table import Column, Entry, Table, TableRow, mark_best
-
-DETECTION_COLUMNS = {
-    "auroc": Column("auroc", "AUROC", better=1),
-    "aupr": Column("aupr", "AUPR", better=1),
-    "fpr_at_95_recall": Column("fpr_at_95_recall", "FPR at 95% recall", better=-1),
-}
-DETECTION_NOTE = (
-    "Test texts against noise or out-of-domain texts, ranked by energy, by the largest probability or by entropy. "
-    "AUROC 0.5 is guessing; FPR is the share of the other texts let in by a threshold that keeps 95% of the test texts."
-)
+from ebmcal.tables.table import Column, Entry, Row, Table, mark_best
 
 
 def summary_table(
@@ -45,32 +34,31 @@ def summary_table(
     >>> [entry.best for entry in summary_table({"rows": rows}).column("accuracy")]
     [False, True]
     """
-    found = rows_by_method(document, test_set)
+    found = results(document, test_set)
     theirs = published_set(document.get("task"), test_set) if published else None
     names = list(metrics) if metrics is not None else _main_metrics(document, found)
     n_seeds = {key: len([row for row in rows if not row.get("error")]) for key, rows in found.items()}
-    columns = [Column("method", "Method"), *_headings(document, names), *_published_columns(document, theirs)]
+    columns = [Column("method", "Method"), *map(heading, names), *_published_columns(document, theirs)]
     rows = [
-        TableRow((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs)))
-        for key, rows in found.items()
+        Row((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs))) for key, rows in found.items()
     ]
     if len(set(n_seeds.values())) > 1:  # a run that is not finished
         columns.append(Column("n_seeds", "Seeds"))
-        rows = [TableRow((*row.entries, Entry(n))) for row, n in zip(rows, n_seeds.values(), strict=True)]
-    rows = [TableRow(row.entries, section=key[0]) for row, key in zip(rows, found, strict=True)]
+        rows = [Row((*row.entries, Entry(n))) for row, n in zip(rows, n_seeds.values(), strict=True)]
+    rows = [Row(row.entries, section=key[0]) for row, key in zip(rows, found, strict=True)]
     notes = (*_notes(max(n_seeds.values(), default=0), theirs), *figure_notes(found, names))
     return mark_best(Table(_title(document, test_set), tuple(columns), tuple(rows), notes))
 
 
 def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[str] | None = None) -> Table:
     """Every trained model by itself: method × seed, every metric, with its bootstrap interval."""
-    found = rows_by_method(document, test_set)
+    found = results(document, test_set)
     names = list(metrics) if metrics is not None else metric_names(row for rows in found.values() for row in rows)
     first = (Column("method", "Method"), Column("seed", "Seed"), Column("n_rows", "Rows"), Column("note", "Fitted"))
-    rows = [TableRow(_seed_entries(key, row, names), section=key[0]) for key, rows in found.items() for row in rows]
+    rows = [Row(_seed_entries(key, row, names), section=key[0]) for key, rows in found.items() for row in rows]
     return Table(
         f"{_title(document, test_set)}: every model, every metric",
-        (*first, *_headings(document, names)),
+        (*first, *map(heading, names)),
         tuple(rows),
         _notes(1),
     )
@@ -86,42 +74,10 @@ def paired_table(document: Document) -> Table:
         Column("difference", "Difference"),
         Column("p_value", "p", digits=None),
     )
-    tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method")))[0])
-    rows = tuple(
-        TableRow(_paired_entries(test, document.get("n_bins")), section=str(test.get("method"))) for test in tests
-    )
+    tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method"))))
+    rows = tuple(Row(_paired_entries(test), section=str(test.get("method"))) for test in tests)
     note = "Method minus the one it is set against, on the same rows; interval and p-value from paired resampling."
     return Table("Paired tests", columns, rows, (note,) if rows else ())
-
-
-def detection_table(document: Document) -> Table:
-    """A row for each model, set of other texts and score.
-
-    >>> found = {"hidden-seed1": {"noise by energy": {"auroc": 0.9}}}
-    >>> [e.text() for e in detection_table({"detection": found}).rows[0].entries]
-    ['hidden-seed1', 'noise by energy', '0.900']
-    """
-    models = document.get("detection")
-    found = [
-        (str(model), str(what), figures)
-        for model, parts in (models.items() if isinstance(models, Mapping) else ())
-        for what, figures in (parts.items() if isinstance(parts, Mapping) else ())
-        if isinstance(figures, Mapping)
-    ]
-    keys = list(dict.fromkeys(key for _, _, figures in found for key in figures))
-    columns = (
-        Column("model", "Model"),
-        Column("what", "Texts and score"),
-        *(DETECTION_COLUMNS.get(k, Column(k, k)) for k in keys),
-    )
-    rows = tuple(
-        TableRow((Entry(m), Entry(w), *(_detection_entry(f.get(k)) for k in keys)), section=m) for m, w, f in found
-    )
-    return Table("Telling other texts from test texts", columns, rows, (DETECTION_NOTE,) if rows else ())
-
-
-def _headings(document: Document, metrics: Sequence[str]) -> list[Column]:
-    return [heading(name, document.get("n_bins")) for name in metrics]
 
 
 def _seed_entries(key: Key, row: Mapping, names: Sequence[str]) -> tuple[Entry, ...]:
@@ -129,8 +85,8 @@ def _seed_entries(key: Key, row: Mapping, names: Sequence[str]) -> tuple[Entry, 
     return (*first, *(figure(row, name) for name in names))
 
 
-def _paired_entries(test: Mapping, n_bins: int | None) -> tuple[Entry, ...]:
-    metric = heading(str(test.get("metric", "")), n_bins).title
+def _paired_entries(test: Mapping) -> tuple[Entry, ...]:
+    metric = heading(str(test.get("metric", ""))).title
     name = row_name((str(test.get("method")), test.get("posthoc")))
     difference = Entry(test.get("difference"), low=test.get("low"), high=test.get("high"))
     return (
@@ -145,7 +101,7 @@ def _paired_entries(test: Mapping, n_bins: int | None) -> tuple[Entry, ...]:
 
 def _main_metrics(document: Document, found: Mapping[Key, list[Mapping]]) -> list[str]:
     available = metric_names(row for rows in found.values() for row in rows)
-    wanted = dict.fromkeys([document.get("task_metric") or "accuracy", *HEADLINE_METRICS])
+    wanted = dict.fromkeys([document.get("task_metric") or "accuracy", *MAIN_METRICS])
     return [name for name in wanted if name in available]
 
 
@@ -178,7 +134,3 @@ def _notes(n_seeds: int, theirs: str | None = None) -> tuple[str, ...]:
     if n_seeds > 1:
         spread = f"Mean ± sample standard deviation over {n_seeds} seeds."
     return (spread, PUBLISHED_NOTE) if theirs else (spread,)
-
-
-def _detection_entry(value: Any) -> Entry:
-    return Entry(value if isinstance(value, (int, float, str)) else None)

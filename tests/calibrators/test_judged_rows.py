@@ -8,7 +8,7 @@ import pytest
 from scipy.special import softmax
 
 from ebmcal.calibrators import CALIBRATORS, FittedOnJudgedRows, TemperatureScaling, make_calibrator
-from ebmcal.calibrators.fitting_rows import KEPT, FittingRows, row_hashes
+from ebmcal.calibrators.judged import KEPT, FittingRows, row_hashes
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 

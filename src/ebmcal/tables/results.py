@@ -10,14 +10,13 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics import HEADLINE_METRICS, METRICS
-from ebmcal.metrics.registry import N_BINS
-from ebmcal.names import METHOD_NAMES
 from ebmcal.tables.table import Column, Entry
 
 Document = Mapping[str, Any]
 Key = tuple[str, str | None]  # method, post-hoc step
 FAILED = "failed"
+METHOD_ORDER = ("baseline", "poscal", "poscal-kl", "scalar", "hidden", "sharp-hidden")
+MAIN_METRICS = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 
 
 def check_document(document: Any, where: str = "metrics.json") -> Document:
@@ -47,7 +46,7 @@ def row_name(key: Key) -> str:
 
 def method_rank(method: str) -> tuple[int, str]:
     """A sort key: the methods in the paper's order, then others by name."""
-    known = METHOD_NAMES.index(method) if method in METHOD_NAMES else len(METHOD_NAMES)
+    known = METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
     return known, method
 
 
@@ -65,30 +64,29 @@ def list_test_sets(document: Document) -> list[str]:
     return list(dict.fromkeys(row.get("test_set", "test") for row in document.get("rows") or []))
 
 
-def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
+def results(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
     """(method, post-hoc) → its rows, one a seed; methods in the paper's order, each plain first."""
     found: dict[Key, list[Mapping]] = {}
     for row in document.get("rows") or []:
         if row.get("test_set", "test") == test_set:
             found.setdefault((row["method"], row.get("posthoc")), []).append(row)
-    methods = list(dict.fromkeys(method for method, _ in found))
-    methods.sort(key=lambda method: method_rank(method)[0])  # others than the paper's as they came
-    return dict(sorted(found.items(), key=lambda item: (methods.index(item[0][0]), posthoc_rank(item[0][1]))))
+    return dict(sorted(found.items(), key=lambda item: (method_rank(item[0][0]), posthoc_rank(item[0][1]))))
 
 
 def metric_names(rows: Iterable[Mapping]) -> list[str]:
     """Every metric that appears, the main ones first."""
     seen = dict.fromkeys(name for row in rows for name in row.get("metrics") or {})
-    return [name for name in HEADLINE_METRICS if name in seen] + [name for name in seen if name not in HEADLINE_METRICS]
+    return [name for name in MAIN_METRICS if name in seen] + [name for name in seen if name not in MAIN_METRICS]
 
 
-def heading(metric: str, n_bins: int | None = None) -> Column:
+def heading(metric: str, group: str = "") -> Column:
     """The column of a metric: its display name and which way is better, from `ebmcal.metrics.METRICS`."""
+    from ebmcal.metrics import METRICS
+
     known = METRICS.get(metric)
     if known is None:
-        return Column(metric, metric.replace("_", " "))
-    title = known.display_with(n_bins=n_bins or N_BINS)
-    return Column(metric, title, better=1 if known.higher_is_better else -1)
+        return Column(metric, metric.replace("_", " "), group=group)
+    return Column(metric, known.display, better=1 if known.higher_is_better else -1, group=group)
 
 
 def figure(row: Mapping, metric: str) -> Entry:

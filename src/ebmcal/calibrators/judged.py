@@ -14,8 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebmcal.mixing import splitmix64
-
 KEPT = 4096
 # Without ids, equal logits may be chance: one row in twenty has to be known beyond what chance explains.
 SHARE_WITHOUT_IDS = 0.05
@@ -98,7 +96,7 @@ class FittingRows:
         )
 
 
-def warn_if_fitted_on(fitted_on: FittingRows, logits: np.ndarray, ids: Sequence | None = None) -> None:
+def warn_if_judged(fitted_on: FittingRows, logits: np.ndarray, ids: Sequence | None = None) -> None:
     """Warn with `FittedOnJudgedRows` when some of the rows were fitted on."""
     share = fitted_on.share_among(logits, ids)
     if share > 0:
@@ -119,13 +117,21 @@ def row_hashes(logits: np.ndarray) -> np.ndarray:
     bits = (np.asarray(logits, dtype=np.float32) + np.float32(0.0)).view(np.uint32)  # + 0 turns -0 into 0
     hashes = np.full(len(bits), bits.shape[1], dtype=np.uint64)
     for column in bits.T:
-        hashes = splitmix64(hashes ^ column)
+        hashes = _mixed(hashes ^ column)
     return hashes
+
+
+def _mixed(x: np.ndarray) -> np.ndarray:
+    """splitmix64: every bit of the input moves every bit of the output."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
 
 
 def _with_ids(rows: np.ndarray, ids: Sequence) -> np.ndarray:
     digests = b"".join(hashlib.blake2b(str(i).encode(), digest_size=8).digest() for i in ids)
-    return splitmix64(rows ^ np.frombuffer(digests, dtype="<u8"))
+    return _mixed(rows ^ np.frombuffer(digests, dtype="<u8"))
 
 
 def _tell_apart(ids: Sequence | None) -> bool:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ebmcal.calibrators import Platt, TemperatureScaling, attach, attached, load_calibrator
-from ebmcal.calibrators.in_model import attach_folded
+from ebmcal.calibrators.storage import attach_folded
 from ebmcal.errors import EbmcalError
 
 

@@ -3,15 +3,15 @@
 from collections.abc import Callable
 from pathlib import Path
 
-from ebmcal.benchmark.outcomes import Outcome, gather, outcome_of
-from ebmcal.benchmark.spec import Benchmark, BenchmarkTask
+from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
+from ebmcal.benchmark.results import Outcome, gather, outcome_of
 from ebmcal.benchmark.writing import write_results
 from ebmcal.errors import Interrupted
-from ebmcal.judging import FITTED_ON
 from ebmcal.pipeline.cell import is_predicted, is_trained
 from ebmcal.pipeline.failures import Failures, reason_of
 from ebmcal.pipeline.stages import run
 from ebmcal.progress import Reporter
+from ebmcal.results import FITTED_ON
 from ebmcal.runfolder import Cell
 from ebmcal.storage.sealing import damage
 from ebmcal.training.callbacks import last_checkpoint

@@ -5,21 +5,17 @@ tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]
 encoder: roberta-base          # any setting of a run: for all tasks
 """
 
-import contextlib
-import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ebmcal.benchmark.entries import EXAMPLE, Mistakes, is_packaged, own_settings
 from ebmcal.config import RunConfig, load_config, read_yaml
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.errors import unknown_name
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.tasks import find_task
-
-EXAMPLE = "for example `tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]`"
 
 #: Settings that belong to one task.
 NOT_SHARED = ("task", "train", "calibration", "test")
@@ -67,31 +63,6 @@ class Benchmark:
         return [task for task in self.tasks if task.is_chosen]
 
 
-@dataclass
-class Mistakes:
-    """What is wrong and for whom: a mistake that several tasks share is told once."""
-
-    found: dict[str, list[str]] = field(default_factory=dict)
-
-    def add(self, where: str, what: object) -> None:
-        self.found.setdefault(str(what), []).append(where)
-
-    def has(self, where: str) -> bool:
-        return any(where in places for places in self.found.values())
-
-    @contextlib.contextmanager
-    def catching(self, where: str) -> Iterator[None]:
-        try:
-            yield
-        except EbmcalError as error:
-            self.add(where, error)
-
-    def raise_any(self, path: Path) -> None:
-        if self.found:
-            lines = [f"{', '.join(where)}: {what}".replace("\n", "\n    ") for what, where in self.found.items()]
-            raise EbmcalError("\n  - ".join([f"The benchmark {path} has mistakes; nothing was started:", *lines]))
-
-
 def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] = ()) -> Benchmark:
     """Read and check a benchmark: settings, models, data and output folders. One error has the mistakes of all tasks.
 
@@ -104,7 +75,7 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
     for name in [n for n in NOT_SHARED if n in shared]:
         mistakes.add("all tasks", f"{name} belongs to one task; put it under tasks, {EXAMPLE}.")
         del shared[name]
-    own = _own_settings(entries, mistakes)
+    own = own_settings(entries, mistakes)
     configs = _configs(shared, own, root, mistakes)
     chosen = _chosen(only, own, mistakes)
     tasks = [_checked(name, config, mistakes) if name in chosen else BenchmarkTask(name, config)
@@ -153,7 +124,7 @@ def _check_data(name: str, values: dict[str, Any], mistakes: Mistakes) -> None:
 def _inherited(shared: Mapping[str, Any], settings: Mapping[str, Any]) -> dict[str, Any]:
     """The shared settings that hold for a task with these settings of its own."""
     replaced = {other for name in settings for other in REPLACES.get(name, ())}
-    if settings.get("task") and _is_packaged(settings["task"]):
+    if settings.get("task") and is_packaged(settings["task"]):
         replaced.add("data_dir")  # that is the folder of the other tasks
     return {name: value for name, value in shared.items() if name not in replaced}
 
@@ -206,60 +177,3 @@ def _looks(config: RunConfig) -> list[Callable[[], Any]]:
         looks.append(lambda: check_language_model(config.noise_lm, config.trust_remote_code))
     looks.append(lambda: resolve_source(source_of(config)))
     return looks + [partial(load_texts, path, cache_of(config)) for path in config.ood.values()]
-
-
-def _own_settings(entries: Any, mistakes: Mistakes) -> dict[str, dict[str, Any]]:
-    """Name → the settings of its own, for each entry under `tasks`."""
-    if not isinstance(entries, list) or not entries:
-        mistakes.add("tasks", f"must be a list of tasks, {EXAMPLE}; {type(entries).__name__} came.")
-        return {}
-    own: dict[str, dict[str, Any]] = {}
-    for number, entry in enumerate(entries, start=1):
-        try:
-            name, settings = _named(entry)
-        except EbmcalError as error:
-            mistakes.add(f"entry {number} of tasks", error)
-            continue
-        if name.lower() in (other.lower() for other in own):
-            mistakes.add(name, "two tasks have this name, and so one folder; give one of them a `name` of its own.")
-        own[name] = settings
-    return own
-
-
-def _named(entry: Any) -> tuple[str, dict[str, Any]]:
-    """The name of an entry and its settings; `name` itself is no setting of a run."""
-    if isinstance(entry, str):
-        entry = {"task": entry}
-    if not isinstance(entry, Mapping) or not all(isinstance(key, str) for key in entry):
-        raise EbmcalError(f"must be a name or settings, {EXAMPLE}; {entry!r} came.")
-    settings = {key.replace("-", "_"): value for key, value in entry.items()}
-    if "output" in settings:
-        raise EbmcalError("output is one for the whole benchmark; each task gets a folder of its name in it.")
-    name = settings.pop("name", None) or _usual_name(settings)
-    if not re.fullmatch(r"\w[\w.+-]*", str(name)):
-        raise EbmcalError(f"the name {name!r} becomes a folder: use letters, digits and . _ - + only.")
-    return str(name), settings
-
-
-def _usual_name(settings: Mapping[str, Any]) -> str:
-    task, train = settings.get("task"), settings.get("train")
-    if train is not None:
-        return Path(str(train)).stem
-    if task is None:
-        raise EbmcalError("neither task (built in: see `ebmcal tasks`) nor train (a file of yours) is given.")
-    try:
-        return find_task(str(task)).name
-    except EbmcalError as error:
-        raise EbmcalError(f"{error} A task from files of yours: {{name: {task}, train: FILE}}.") from None
-
-
-def _is_packaged(task: str) -> bool:
-    """Whether the texts of a built-in task come with a package, not from a GLUE folder.
-
-    >>> _is_packaged("rotten-tomatoes"), _is_packaged("RTE"), _is_packaged("mine")
-    (True, False, False)
-    """
-    try:
-        return find_task(str(task)).folder is None
-    except EbmcalError:
-        return False

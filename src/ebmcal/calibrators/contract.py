@@ -1,33 +1,27 @@
-"""What every calibrator does: `fit(logits, y)`, `predict_proba(logits)`, JSON, and the guard on its fitting rows.
+"""What every calibrator does: `fit(logits, y)`, `predict_proba(logits)`, JSON, and the guard on judged rows.
 
 A calibrator gives its `name`, its settings in the constructor, the `learned` attributes that JSON keeps, and two
 methods on checked arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`.
 Adding one is one class, one entry in `CALIBRATORS`, and the contract tests run over it.
 
 Logits may be shifted by any number per row, so log-probabilities serve as well; `logits_of` makes them.
-Inside `calibrators/` arrays are laid out `[C, n]`, one contiguous line per label: with two or three labels a
-reduction over labels is then a handful of vector additions, several times faster than over rows of three.
 """
 
 import inspect
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from ebmcal.calibrators.fitting_rows import FittingRows, warn_if_fitted_on
+from ebmcal.calibrators.judged import FittingRows, warn_if_judged
+from ebmcal.calibrators.logodds import logits_of
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import as_labels, as_logits
 from ebmcal.storage.atomic import write_json
 
 FORMAT = 1
-# Below this a probability read from a file is taken to be rounded to zero; its logarithm has to stay finite.
-PROB_FLOOR = 1e-12
-# A label this far behind has probability 0 at every temperature; a larger gap would only lose digits of the others.
-MAX_GAP = 1e6
 
 
 class FewRows(UserWarning):
@@ -74,7 +68,7 @@ class Calibrator:
         logits = logits_in(predictions)
         known = predictions.labels >= 0
         if known.any():
-            warn_if_fitted_on(self.fitted_on_, logits[known], predictions.ids[known])
+            warn_if_judged(self.fitted_on_, logits[known], None if predictions.ids is None else predictions.ids[known])
         return predictions.with_probs(self.predict_proba(logits), calibrator=self.description)
 
     @property
@@ -102,6 +96,12 @@ class Calibrator:
                 raise unknown_name(f"setting of {type(self).__name__}", name, self.get_params())
             setattr(self, name, value)
         return self
+
+    def __sklearn_tags__(self) -> Any:
+        """What scikit-learn asks of an estimator; nobody else calls this, so that it stays an optional package."""
+        from sklearn.utils import Tags, TargetTags
+
+        return Tags(estimator_type=None, target_tags=TargetTags(required=True))
 
     def __repr__(self) -> str:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
@@ -134,7 +134,7 @@ class Calibrator:
         write_json(path, self.to_json())
 
     def _settings(self) -> dict[str, Any]:
-        return {name: plain(value) for name, value in self.get_params().items()}
+        return {name: _plain(value) for name, value in self.get_params().items()}
 
     def _check_settings(self) -> None:
         """Raise for settings that make no sense; the constructor only stores them."""
@@ -146,7 +146,7 @@ class Calibrator:
         raise NotImplementedError
 
     def _learned_to_json(self, name: str) -> Any:
-        return plain(getattr(self, name))
+        return _plain(getattr(self, name))
 
     @classmethod
     def _learned_from_json(cls, name: str, value: Any) -> Any:
@@ -164,6 +164,7 @@ class Calibrator:
 
     def _remember(self, n_classes: int, label_names: list[str] | None, fitted_on: FittingRows) -> None:
         self.n_classes_, self.classes_ = n_classes, np.arange(n_classes)
+        self.n_features_in_ = n_classes  # as scikit-learn calls the columns
         self.label_names_, self.fitted_on_, self.n_rows_ = label_names, fitted_on, fitted_on.n_rows
 
     def _require_fitted(self) -> None:
@@ -190,7 +191,7 @@ def advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
     )
 
 
-def plain(value: Any) -> Any:
+def _plain(value: Any) -> Any:
     """numpy's numbers and arrays as Python's, for JSON."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
 
@@ -209,76 +210,3 @@ def _checked_logits(logits: Any) -> np.ndarray:
 def logits_in(predictions: Predictions) -> np.ndarray:
     """The logits `[n, C]` of `Predictions`, or its log-probabilities where it has probabilities only."""
     return logits_of(predictions.probs) if predictions.logits is None else predictions.logits
-
-
-def logits_of(probs: np.ndarray, floor: float = PROB_FLOOR) -> np.ndarray:
-    """Log-probabilities `[n, C]`, which serve as logits: softmax gives the probabilities back.
-
-    >>> logits_of(np.array([[1.0, 0.0]])).round(2).tolist()
-    [[0.0, -27.63]]
-    """
-    return np.log(np.maximum(np.asarray(probs, dtype=np.float64), floor))
-
-
-def by_label(logits: np.ndarray) -> np.ndarray:
-    """`[n, C]` logits as contiguous `[C, n]`, each row shifted so that its largest is 0.
-
-    >>> by_label(np.array([[3.0, 1.0], [0.0, 5.0]])).tolist()
-    [[0.0, -5.0], [-2.0, 0.0]]
-    """
-    z = np.array(logits.T, dtype=np.float64, order="C")
-    with np.errstate(over="ignore"):  # 1e308 - -1e308: the limit below makes it finite again
-        z -= z.max(axis=0)
-    return np.maximum(z, -MAX_GAP, out=z)
-
-
-def rows_of(scores: np.ndarray) -> np.ndarray:
-    """Non-negative scores `[C, n]` as rows `[n, C]` that sum to one; a row of zeros becomes uniform."""
-    total = scores.sum(axis=0)
-    if not total.all():
-        scores = np.where(total == 0, 1.0, scores)
-        total = scores.sum(axis=0)
-    return np.ascontiguousarray((scores / total).T)
-
-
-def log_odds(logits: np.ndarray) -> np.ndarray:
-    """One-vs-rest log-odds log p/(1-p) of each label, `[C, n]`, finite however saturated the row is.
-
-    >>> log_odds(np.array([[2.0, 0.0], [-900.0, 900.0]])).tolist()
-    [[2.0, -1800.0], [-2.0, 1800.0]]
-    """
-    z = by_label(logits)
-    if len(z) == 2:
-        return np.stack([z[0] - z[1], z[1] - z[0]])
-    for block in blocks(z):
-        block -= _log_sum_of_others(block)
-    return z
-
-
-def blocks(z: np.ndarray, n_values: int = 1 << 14) -> Iterator[np.ndarray]:
-    """Views of `[C, n]` of some columns each, small enough for their temporaries to stay in the processor's cache."""
-    width = max(1, n_values // len(z))
-    for start in range(0, z.shape[1], width):
-        yield z[:, start : start + width]
-
-
-def _log_sum_of_others(z: np.ndarray) -> np.ndarray:
-    """For each label the log of the sum of exp(z) over the other labels, `[C, n]`; each column's largest z is 0."""
-    is_below = z < 0
-    e = np.exp(z) * is_below
-    below, n_top = e.sum(axis=0), len(z) - is_below.sum(axis=0)
-    # Nothing cancels: where a label is not the largest, the sum over the others contains exp(0) = 1.
-    rest = np.where(is_below, (below + n_top) - e, below + (n_top - 1))
-    lost = np.flatnonzero((rest < 1e-290).any(axis=0))
-    rest[:, lost] = 1.0
-    log_rest = np.log(rest, out=rest)
-    if lost.size:
-        log_rest[:, lost] = np.where(is_below[:, lost], 0.0, _log_sum_from_second(z[:, lost]))
-    return log_rest
-
-
-def _log_sum_from_second(z: np.ndarray) -> np.ndarray:
-    """log of the sum over all but the single largest label, where even exp of the second largest underflows."""
-    others = np.where(z == 0, -np.inf, z)
-    second = others.max(axis=0)
-    return second + np.log(np.exp(others - second).sum(axis=0))

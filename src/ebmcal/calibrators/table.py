@@ -1,16 +1,15 @@
-"""All calibrators by the name that files and the command line use: made from a name, or read from a file."""
+"""The table of all calibrators, by the name that files and the command line use."""
 
-from pathlib import Path
 from typing import Any
 
-from ebmcal.calibrators.base import FORMAT, Calibrator
+from ebmcal.calibrators.beta import Beta
 from ebmcal.calibrators.binning import HistogramBinning, ScalingBinning
+from ebmcal.calibrators.contract import Calibrator
 from ebmcal.calibrators.isotonic import Isotonic
-from ebmcal.calibrators.one_vs_rest import Beta, Platt
+from ebmcal.calibrators.platt import Platt
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.calibrators.vector import VectorScaling
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.storage.atomic import read_json
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.name: calibrator
@@ -49,26 +48,3 @@ def _value_of(text: str) -> Any:
         except ValueError:
             pass
     return text
-
-
-def load_calibrator(path: str | Path) -> Calibrator:
-    """The calibrator that `save` wrote, predicting the same to the bit."""
-    return calibrator_in(read_json(path), path)
-
-
-def calibrator_in(value: Any, path: str | Path) -> Calibrator:
-    """The calibrator of a JSON value that was read from `path`."""
-    _require_known(value, path)
-    try:
-        return CALIBRATORS[value["calibrator"]].from_json(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EbmcalError(f"{path} is damaged ({error!r}). Fit the calibrator again.") from error
-
-
-def _require_known(value: Any, path: str | Path) -> None:
-    if not isinstance(value, dict) or "calibrator" not in value:
-        raise EbmcalError(f"{path} does not hold a calibrator. Write one with save() or `ebmcal calibrate`.")
-    if value["calibrator"] not in CALIBRATORS:
-        raise unknown_name(f"calibrator in {path}:", str(value["calibrator"]), CALIBRATORS)
-    if value.get("format") != FORMAT:
-        raise EbmcalError(f"{path} has format {value.get('format')}; this version reads {FORMAT}. Fit it again.")

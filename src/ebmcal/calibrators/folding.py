@@ -1,0 +1,146 @@
+"""Temperature folded into a model: the last layer's weight and bias divided by T, so that its logits are f(x)/T.
+
+Works on the bytes of `model.safetensors` (8 bytes of header length, a JSON header, the tensors), so it needs neither
+torch nor room for the model, and every other tensor stays as it was, to the bit. T is written into the header of the
+same file: weights and the record that they were divided are replaced in one step.
+"""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebmcal.errors import EbmcalError
+from ebmcal.storage.atomic import inside, read_json, writing
+from ebmcal.storage.sealing import SEAL, require_whole, reseal
+
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
+RECORD = "ebmcal_folded_temperature"
+# Where transformers keeps the layer that makes the logits, most specific first; prefixes such as "model." may precede.
+LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
+DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
+
+
+def fold(model_dir: str | Path, temperature: float, n_classes: int) -> list[str]:
+    """Divide the last layer by T; returns the names of the tensors that changed."""
+    earlier = folded_temperature(model_dir)
+    if earlier is not None:
+        raise EbmcalError(
+            f"A temperature of {earlier:.4g} is already folded into {model_dir}. Folding again would divide twice: "
+            "start from the checkpoint as it was trained."
+        )
+    require_whole(Path(model_dir))
+    path = _file_with_last_layer(model_dir)
+    header = _read_header(path)
+    names = _last_layer(header, n_classes, path)
+    with writing(path) as aside:
+        _copy_divided(path, aside, header, names, temperature)
+    if (path.parent / SEAL).exists():
+        reseal(path)
+    return names
+
+
+def folded_temperature(model_dir: str | Path) -> float | None:
+    """The temperature that `fold` divided the last layer by, or None."""
+    for path in _weight_files(model_dir):
+        record = _read_header(path).get("__metadata__", {}).get(RECORD)
+        if record is not None:
+            return float(record)
+    return None
+
+
+def _weight_files(model_dir: str | Path) -> list[Path]:
+    folder = Path(model_dir)
+    if (folder / INDEX).exists():
+        try:
+            names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
+        except (KeyError, TypeError, AttributeError) as error:
+            raise EbmcalError(f"{folder / INDEX} lists no weights. Save the model again.") from error
+        return [inside(folder, str(name)) for name in names]
+    return [folder / WEIGHTS] if (folder / WEIGHTS).exists() else []
+
+
+def _file_with_last_layer(model_dir: str | Path) -> Path:
+    paths = _weight_files(model_dir)
+    if not paths:
+        raise EbmcalError(
+            f"{model_dir} has no {WEIGHTS}. Save the model with model.save_pretrained(folder), which writes one; "
+            "or leave out --fold: the calibrator is then stored beside the model."
+        )
+    for path in paths:
+        if _layer_in(_read_header(path)):
+            return path
+    raise EbmcalError(
+        f"No last layer was found in {model_dir}: no tensor is called {', '.join(f'{n}.weight' for n in LAST_LAYERS)}. "
+        "Leave out --fold: the calibrator is then stored beside the model and applied by ebmcal."
+    )
+
+
+def _layer_in(header: dict[str, Any]) -> str | None:
+    """The full name of the last layer, without `.weight`."""
+    for layer in LAST_LAYERS:
+        for name in header:
+            if name == f"{layer}.weight" or name.endswith(f".{layer}.weight"):
+                return name.removesuffix(".weight")
+    return None
+
+
+def _last_layer(header: dict[str, Any], n_classes: int, path: Path) -> list[str]:
+    """The tensors to divide, checked: as many outputs as classes, and a dtype that can be divided."""
+    layer = _layer_in(header)
+    names = [name for name in (f"{layer}.weight", f"{layer}.bias") if name in header]
+    for name in names:
+        shape, dtype = header[name]["shape"], header[name]["dtype"]
+        if shape[0] != n_classes:
+            raise EbmcalError(
+                f"{name} in {path} has shape {shape}, but the calibrator was fitted on {n_classes} classes. "
+                "Fit it on predictions of this model."
+            )
+        if dtype not in DTYPES:
+            raise EbmcalError(f"{name} in {path} is {dtype}; only {', '.join(DTYPES)} can be folded. Leave out --fold.")
+    return names
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            header = json.loads(handle.read(min(length, path.stat().st_size)))
+        n_bytes = max((e["data_offsets"][1] for name, e in header.items() if name != "__metadata__"), default=0)
+        if path.stat().st_size != 8 + length + n_bytes:
+            raise ValueError(f"it should be {8 + length + n_bytes} bytes long")
+        return header
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise EbmcalError(f"{path} is not a whole safetensors file ({error}). Copy or save the model again.") from error
+
+
+def _copy_divided(path: Path, aside: Path, header: dict[str, Any], names: list[str], temperature: float) -> None:
+    metadata = {"format": "pt", **header.get("__metadata__", {}), RECORD: repr(float(temperature))}
+    text = json.dumps({"__metadata__": metadata, **{k: v for k, v in header.items() if k != "__metadata__"}}).encode()
+    text += b" " * (-len(text) % 8)  # tensors stay aligned to 8 bytes
+    with path.open("rb") as source, aside.open("wb") as target:
+        old_start, new_start = 8 + int.from_bytes(source.read(8), "little"), 8 + len(text)
+        source.seek(old_start)
+        target.write(len(text).to_bytes(8, "little") + text)
+        shutil.copyfileobj(source, target, 1 << 22)
+        for name in names:
+            begin, end = header[name]["data_offsets"]
+            source.seek(old_start + begin)
+            target.seek(new_start + begin)
+            target.write(_divided(source.read(end - begin), header[name]["dtype"], temperature))
+
+
+def _divided(raw: bytes, dtype: str, temperature: float) -> bytes:
+    """The tensor's bytes with every number divided in float64 and rounded to nearest."""
+    values = np.frombuffer(raw, dtype=DTYPES[dtype])
+    if dtype == "BF16":
+        return _to_bfloat16((values.astype(np.uint32) << 16).view(np.float32) / temperature)
+    return (values.astype(np.float64) / temperature).astype(DTYPES[dtype]).tobytes()
+
+
+def _to_bfloat16(values: np.ndarray) -> bytes:
+    """Round to nearest even: bfloat16 is the upper half of a float32."""
+    bits = values.astype(np.float32).view(np.uint32)
+    return ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2").tobytes()
