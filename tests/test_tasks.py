@@ -32,7 +32,6 @@ def test_the_eight_glue_tasks_have_published_settings_and_files():
     for name in GLUE:
         task = TASKS[name]
         assert task.published.noise_ratio == 8
-        assert task.published.mask_ratio == 0.4
         assert {"train", "dev"} <= set(task.files)
     assert [TASKS[n].published.steps for n in GLUE] == [5233, 30968, 8278, 28318, 2296, 5536, 2036, 250]
     assert [TASKS[n].published.warmup_steps for n in GLUE] == [314, 1858, 496, 7079, 137, 320, 122, 10]
