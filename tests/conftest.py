@@ -6,6 +6,11 @@ Nothing heavy is imported here: the tests of the evaluation half run without tor
 import os
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# How long an example takes says nothing on a machine that others use too.
+settings.register_profile("busy machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("busy machine")
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

@@ -57,7 +57,8 @@ class Console(Reporter):
             bar = bars.add_task(title, total=total, note="")
 
             def advance(n: int = 1, note: str | None = None) -> None:
-                bars.update(bar, advance=n, **({} if note is None else {"note": note}))
+                fields: dict[str, Any] = {} if note is None else {"note": note}
+                bars.update(bar, advance=n, **fields)
 
             yield advance
             bars.update(bar, completed=total)

@@ -10,7 +10,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 
 @dataclass(frozen=True)
 class TrainingDefaults:
-    """The published settings of a task (RoBERTa-base, GPT-2, 128 tokens); K = `noise_ratio`."""
+    """The published settings of a task (RoBERTa-base, GPT-2, 128 tokens); K = `noise_ratio`; M is 0.4."""
 
     batch_size: int
     learning_rate: float
@@ -32,7 +32,7 @@ class HubPlace:
     label_column: str = "label"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Task:
     """A classification task. `label_names[i]` is class i; files may write the name or i.
 
@@ -45,12 +45,12 @@ class Task:
     text_column: str
     pair_column: str | None
     label_column: str
-    label_names: tuple[str, ...] | None
+    label_names: tuple[str, ...]
     metric: str = "accuracy"
     folder: str | None = None
     files: dict[str, str] = field(default_factory=dict)
     header: tuple[str, ...] | None = None
-    hub: HubPlace | None = None
+    hub: HubPlace
     published: TrainingDefaults | None = None
     notes: str = ""
 

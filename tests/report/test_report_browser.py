@@ -83,7 +83,6 @@ def test_a_click_sorts_numbers_both_ways(page, tmp_path):
     assert (seen["left"], seen["first"]) == (False, "ascending")
 
 
-@pytest.mark.slow
 def test_empty_cells_stay_last_and_words_sort_as_words(page, tmp_path):
     script = """
       const table = document.querySelector('#summary table');
@@ -102,7 +101,6 @@ def test_empty_cells_stay_last_and_words_sort_as_words(page, tmp_path):
     assert seen["words"] == sorted(seen["words"])
 
 
-@pytest.mark.slow
 def test_headings_are_reached_and_used_by_keyboard(page, tmp_path):
     script = (
         HEADING
@@ -116,7 +114,6 @@ def test_headings_are_reached_and_used_by_keyboard(page, tmp_path):
     assert act(page, tmp_path, script) == {"focused": True, "kind": "button", "tab": 0, "tag": "BUTTON"}
 
 
-@pytest.mark.slow
 def test_long_texts_fold_and_unfold(page, tmp_path):
     script = """
       document.querySelectorAll('details.model').forEach((d) => (d.open = true));
@@ -145,7 +142,6 @@ def test_hostile_texts_are_shown_and_not_run(page, tmp_path):
     assert NASTY_TEXTS[1] in seen["texts"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("width", [1200, 500])
 def test_nothing_sticks_out_of_the_page(page, tmp_path, width):
     script = """
@@ -156,7 +152,6 @@ def test_nothing_sticks_out_of_the_page(page, tmp_path, width):
     assert seen["page"] <= seen["window"] + 1
 
 
-@pytest.mark.slow
 def test_labels_of_figures_stay_inside_and_apart(page, tmp_path):
     """Text of a figure must not be cut off by its edge, and no two tick labels of one axis may overlap."""
     script = """
@@ -182,7 +177,6 @@ def test_labels_of_figures_stay_inside_and_apart(page, tmp_path):
     assert seen == {"cut": [], "over": []}
 
 
-@pytest.mark.slow
 def test_dark_pages_have_light_figures(page, tmp_path):
     script = """
       const text = document.querySelector('figure svg text');

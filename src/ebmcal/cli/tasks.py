@@ -60,12 +60,7 @@ def _facts(task: Task) -> dict[str, str]:
     if task.folder:
         facts["local files"] = ", ".join(f"{task.folder}/{file}" for file in task.files.values())
         facts["splits"] = "train; dev cut in two by position: first half calibration, last half test"
-    if task.hub:
-        facts["hub"] = " ".join(part for part in (task.hub.dataset, task.hub.config) if part)
+    facts["hub"] = " ".join(part for part in (task.hub.dataset, task.hub.config) if part)
     if task.published:
-        facts |= {f.name.replace("_", " "): f"{getattr(task.published, f.name):g}" for f in _published_fields(task)}
+        facts |= {name.replace("_", " "): f"{value:g}" for name, value in dataclasses.asdict(task.published).items()}
     return facts | ({"notes": task.notes} if task.notes else {})
-
-
-def _published_fields(task: Task) -> tuple[dataclasses.Field, ...]:
-    return dataclasses.fields(task.published)

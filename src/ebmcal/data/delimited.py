@@ -3,12 +3,14 @@
 BOM, invalid UTF-8, NUL bytes and any line ending are taken care of.
 """
 
+import contextlib
 import csv
 import io
 import json
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from ebmcal.data.values import Columns, SourceRow, Tally, as_row
 from ebmcal.errors import EbmcalError
@@ -33,9 +35,8 @@ def delimited_header(path: Path, dialect: Dialect) -> list[str]:
     """The column names, after checking that there is a header at all."""
     if dialect.header:
         return list(dialect.header)
-    records = _records(path, dialect, Tally("line"))
-    first = next((fields for _, fields in records if fields != []), None)
-    records.close()
+    with contextlib.closing(_records(path, dialect, Tally("line"))) as records:
+        first = next((fields for _, fields in records if fields != []), None)
     if first is None:
         raise EbmcalError(f"{path} is empty; a first line with the column names was expected.")
     if first is _BROKEN:
@@ -48,7 +49,7 @@ def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally)
     header = delimited_header(path, dialect)
     columns.check(path, header, delimiter_hint(header, dialect))
     places = [None if name is None else header.index(name) for name in (columns.text, columns.pair, columns.label)]
-    where = header.index(columns.where[0]) if columns.where else None
+    where, kept = (header.index(columns.where[0]), columns.where[1]) if columns.where else (None, None)
     number, has_header = -1, dialect.header is None
     for line, fields in _records(path, dialect, tally):
         if fields == []:
@@ -61,7 +62,7 @@ def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally)
         if fields is _BROKEN or len(fields) != len(header):
             tally.add("set_aside", _trouble(fields, header), line)
             continue
-        if where is not None and fields[where] != columns.where[1]:
+        if where is not None and fields[where] != kept:
             continue
         yield as_row(number, [None if i is None else fields[i] for i in places], columns, line, tally)
 
@@ -75,10 +76,10 @@ def _trouble(fields: list[str], header: list[str]) -> str:
     return "too few fields" if len(fields) < len(header) else "too many fields"
 
 
-def _records(path: Path, dialect: Dialect, tally: Tally) -> Iterator[tuple[int, list[str]]]:
+def _records(path: Path, dialect: Dialect, tally: Tally) -> Generator[tuple[int, list[str]], None, None]:
     """(first line, fields) of each record; a quote that is never closed is an error that says where it opened."""
     csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
-    quoting = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
+    quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     # strict: a quote in the wrong place is noticed instead of gluing rows together
     reader = csv.reader(text_lines(path, tally), delimiter=dialect.delimiter, quoting=quoting, strict=True)
     line = 1

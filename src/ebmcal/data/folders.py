@@ -34,8 +34,7 @@ def hub_columns(task: Task) -> Columns:
 
 def _candidates(task: Task, data_dir: Path) -> list[Path]:
     """The task's folder inside `data_dir`, whatever its case, then `data_dir` itself."""
-    config = task.hub.config if task.hub else None
-    names = {name.lower() for name in (task.folder, config, task.name) if name}
+    names = {name.lower() for name in (task.folder, task.hub.config, task.name) if name}
     inside = sorted(path for path in data_dir.iterdir() if path.is_dir() and path.name.lower() in names)
     return [*inside, data_dir]
 

@@ -114,7 +114,7 @@ def _labelled(resolved: ResolvedSource, stored: dict[str, StoredPart]) -> tuple[
     return names, labelled
 
 
-def _check_two_classes(train: Texts, names: tuple[str, ...], file: str, column: str) -> None:
+def _check_two_classes(train: Texts, names: tuple[str, ...], file: str, column: str | None) -> None:
     seen = np.unique(train.labels)
     if len(seen) < 2:
         raise EbmcalError(
@@ -171,7 +171,8 @@ def _limited(name: str, split: Texts, source: DataSource) -> Texts:
 def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> dict:
     records = {}
     for part, kept in stored.items():
-        ids = kept.ids[~np.isin(kept.ids, labelled[part].ids)] if len(labelled[part]) < len(kept.ids) else []
+        all_labelled = len(labelled[part]) == len(kept.ids)
+        ids = kept.ids[:0] if all_labelled else np.setdiff1d(kept.ids, labelled[part].ids, assume_unique=True)
         # Counted here and not while reading: only a task knows that its files write "-" or -1 for no label.
         missing = {"count": len(ids), "first_rows": [int(i) for i in ids[:FIRST]]}
         known = {k: v for k, v in kept.info.items() if k != "arrow_sha256"}

@@ -56,11 +56,11 @@ def resolve_source(source: DataSource) -> ResolvedSource:
     """Resolve and check a `DataSource`; opens files only to look at their headers."""
     _check_request(source)
     task = find_task(source.task) if source.task else None
-    parts = _own_files(source, task) if source.train else _task_parts(source, task)
+    parts = _task_parts(source, task) if task and source.train is None else _own_files(source, task)
     for part in parts.values():
         part.check()
     if task is None:
-        return ResolvedSource(_own_name(source.train), "accuracy", None, parts)
+        return ResolvedSource(_own_name(parts["train"].paths[0]), "accuracy", None, parts)
     return ResolvedSource(task.name, task.metric, task.label_names, parts)
 
 

@@ -122,8 +122,8 @@ def store_part(part: PartFiles, cache_dir: Path, say: Callable[[str], None] = la
             say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is lost or damaged: made again")
         info = _make(part, sums, path)
     file = MappedFile(path)
-    numbers = [file.numbers(*column) for column in (("id", np.int64), ("code", np.int32), ("key", np.uint64))]
-    return StoredPart(file, info, *numbers, file.numbers("empty", bool))
+    ids, codes, keys = file.numbers("id", np.int64), file.numbers("code", np.int32), file.numbers("key", np.uint64)
+    return StoredPart(file, info, ids, codes, keys, file.numbers("empty", bool))
 
 
 def row_key(text: str, pair: str | None) -> int:

@@ -16,6 +16,7 @@ from torch import Tensor
 def nce_data_term(energies: Tensor, noise_ratio: float) -> Tensor:
     """softplus(E + log K) for data texts: [n] -> [n].
 
+    >>> import torch
     >>> nce_data_term(torch.zeros(1), noise_ratio=1).item()
     0.6931471824645996
     """
@@ -25,6 +26,7 @@ def nce_data_term(energies: Tensor, noise_ratio: float) -> Tensor:
 def nce_noise_term(energies: Tensor, noise_ratio: float) -> Tensor:
     """softplus(-E - log K) for noise texts: [n] -> [n].
 
+    >>> import torch
     >>> nce_noise_term(torch.zeros(1), noise_ratio=1).item()
     0.6931471824645996
     """
@@ -67,6 +69,7 @@ def posterior_kl(probs: Tensor, frequencies: Tensor, floor: float = 1e-6) -> Ten
 def separation(data_energies: Tensor, noise_energies: Tensor) -> Tensor:
     """How often a data text has a lower energy than a noise text, ties half: the AUROC of telling them apart.
 
+    >>> import torch
     >>> separation(torch.tensor([-1.0]), torch.tensor([1.0, -2.0])).item()
     0.5
     """
