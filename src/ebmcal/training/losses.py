@@ -41,6 +41,7 @@ def cross_entropy(logits: Tensor, labels: Tensor, smoothing: float = 0.0) -> Ten
 def focal(logits: Tensor, labels: Tensor, gamma: float) -> Tensor:
     """-(1 - P(y|x))^gamma log P(y|x): what is learned already weighs less: logits [n, C], labels [n] -> [n].
 
+    >>> import torch
     >>> focal(torch.zeros(1, 2), torch.tensor([0]), gamma=1.0).item()
     0.3465735912322998
     """
