@@ -36,6 +36,7 @@ _LATEX = {
 class Sheet:
     """Tables one below the other that print themselves: on a terminal, in a notebook, as Markdown or LaTeX.
 
+    >>> from ebmcal.tables.table import TableRow
     >>> print(Sheet((Table("", (Column("m", "Method"),), (TableRow((Entry("x"),)),)),)).markdown())
     | Method |
     |---|
@@ -68,6 +69,7 @@ class Sheet:
 def to_markdown(table: Table) -> str:
     """GitHub-flavoured Markdown: title, table, notes.
 
+    >>> from ebmcal.tables.table import TableRow
     >>> rows = (TableRow((Entry("x"), Entry(0.5))),)
     >>> print(to_markdown(Table("", (Column("m", "Method"), Column("a", "acc")), rows)))
     | Method | acc |
