@@ -14,7 +14,11 @@ from ebmcal.config import NoisePart, RunConfig, parse_noise
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from ebmcal.noise.filling import Engine
+    from ebmcal.noise.store import NoiseStore
+    from ebmcal.runfolder import RunFolder
 
 
 def fit_config(config: RunConfig) -> None:
@@ -138,33 +142,33 @@ def show(
         console.print(_told_apart(opened, model, data), highlight=False)
 
 
-def _show_run(console: object, run: object, n: int) -> None:
+def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
     from ebmcal.storage.atomic import read_json
+    from ebmcal.tables import hardness_table, split_wide, to_rich
 
-    document = read_json(run.metrics)
-    _facts(console, document.get("noise") or {"noise": "this run used none"})
-    for name, facts in (document.get("training") or {}).items():
-        if facts.get("told_apart_at_the_end") is not None:
-            _facts(
-                console,
-                {f"{name} tells noise from data": f"{facts['told_apart_at_the_end']:.1%} at the end of training"},
-            )
+    table = hardness_table(read_json(run.metrics))
+    if not table.rows:
+        raise EbmcalError(f"The run {run.root} used no noise: none of its methods has an energy that is trained.")
+    for part in split_wide(table, console.width):
+        console.print(to_rich(part))
     for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
         _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
 
 
-def _facts(console: object, facts: dict[str, object]) -> None:
+def _facts(console: "Console", facts: dict[str, object]) -> None:
     for key, value in facts.items():
         console.print(f"{key}: {value}", markup=False, highlight=False)
 
 
-def _example(console: object, masked: str, hidden: list[str], text: str, pair: str | None) -> None:
+def _example(console: "Console", masked: str, hidden: list[str], text: str, pair: str | None) -> None:
+    """A noise text; of one that a language model wrote also what it read, of another only its source."""
     written = text if pair is None else f"{text} <SEP> {pair}"
-    for title, line in (("\nmasked ", masked), ("hidden ", " | ".join(hidden)), ("written", written)):
+    read = (("\nmasked ", masked), ("hidden ", " | ".join(hidden))) if hidden else (("\nsource ", masked),)
+    for title, line in (*read, ("written", written)):
         console.print(f"{title}  {line}", markup=False, highlight=False)
 
 
-def _told_apart(store: object, model: Path, data: Path | None) -> str:
+def _told_apart(store: "NoiseStore", model: Path, data: Path | None) -> str:
     """The AUROC of the model's energy between noise and real texts."""
     from ebmcal.errors import require_extra
     from ebmcal.metrics import ood_detection

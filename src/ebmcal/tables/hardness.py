@@ -10,22 +10,23 @@ from ebmcal.tables.table import Column, Entry, Table, TableRow
 #: Told apart on held-out texts more often than this is too easy to teach much, less often too hard.
 TOO_EASY, TOO_HARD = 0.97, 0.6
 
+TEXTS, TOLD = "Texts", "Told from data"
 COLUMNS = (
     Column("source", "Source"),
-    Column("share", "Share", digits=2),
-    Column("words", "Words a text (data)"),
-    Column("unknown", "Unknown words (data)"),
-    Column("identical", "Identical"),
-    Column("thrown_away", "Thrown away"),
-    Column("probe", "Untouched encoder", digits=2),
-    Column("method", "Method"),
-    Column("used", "Used", digits=1),
-    Column("training", "Told apart, training", digits=2),
-    Column("held_out", "held-out", digits=2),
+    Column("share", "Share", group=TEXTS, digits=2),
+    Column("words", "Words (data)", group=TEXTS),
+    Column("unknown", "Unknown (data)", group=TEXTS),
+    Column("identical", "Identical", group=TEXTS),
+    Column("thrown_away", "Thrown away", group=TEXTS),
+    Column("method", "Method", group=TOLD),
+    Column("probe", "Probe", group=TOLD, digits=2),
+    Column("training", "Training", group=TOLD, digits=2),
+    Column("held_out", "Held-out", group=TOLD, digits=2),
+    Column("used", "Used", group=TOLD, digits=1),
 )
 NOTE = (
-    "Told apart: how often a data text has a lower energy than a noise text, at the end of training and for texts that "
-    "no training saw; the gap was memorised. Untouched encoder: the same by a linear probe before finetuning."
+    "How often a data text has a lower energy than a noise text, at the end of training and for texts that "
+    "no training saw; the gap was memorised. Probe: the same by a linear probe of the untouched encoder."
 )
 
 
@@ -77,12 +78,12 @@ def _rows(name: str, facts: Mapping[str, Any], found: list[ToldApart]) -> Iterat
         Entry(f"{facts.get('unknown_words', 0):.1%} ({facts.get('unknown_words_of_data', 0):.1%})"),
         Entry(f"{facts.get('identical', 0):.1%}"),
         Entry(_thrown_away(facts.get("thrown_away"))),
-        Entry(facts.get("probe")),
     )
+    probe = Entry(facts.get("probe"))
     for told in [t for t in found if t.source == name] or [ToldApart(name, "", None, None, 0)]:
-        figures = (Entry(told.method), Entry(told.used), Entry(told.training), Entry(told.held_out))
+        figures = (Entry(told.method), probe, Entry(told.training), Entry(told.held_out), Entry(told.used))
         yield TableRow((*about, *figures), section=name)
-        about = (Entry(""),) * len(about)
+        about, probe = (Entry(""),) * len(about), Entry("")
 
 
 def _thrown_away(counts: Mapping[str, int] | None) -> str:
