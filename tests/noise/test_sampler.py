@@ -9,10 +9,10 @@ from scipy import stats
 
 from ebmcal.noise import sampler as sampling
 from ebmcal.noise.masking import Piece
-from ebmcal.noise.sampler import Row, draw_from_top_k, sample
+from ebmcal.noise.sampler import Row, draw_from_top_k, sample, top_k
 from tiny_models import make_noise_lm
 
-KINDS = ["gpt2", "llama"]
+KINDS = ["gpt2", "llama", "opt"]  # many key heads, few, and an architecture whose attention stays its own
 
 
 @pytest.fixture(scope="module", params=KINDS)
@@ -31,16 +31,24 @@ def uniforms_for(layouts, n_samples=1, length=12, seed=3):
     return [[np.random.default_rng([seed, i, k]).random(length) for k in range(n_samples)] for i in range(len(layouts))]
 
 
+def written_logits(lm, ids):
+    """Logits behind `ids` of what may be written in a text that is no pair."""
+    logits = lm.model(torch.tensor([ids])).logits[0, -1]
+    logits[[lm.markers.mask, lm.markers.write, lm.markers.separator]] = -torch.inf
+    return logits
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_greedy_is_what_transformers_generates(kind):
     lm = make_noise_lm(kind)
     layouts = make_layouts(lm)
     rows = sample(lm, layouts, uniforms_for(layouts, length=20), top_k=1)
+    reading_only = [[i] for i in (lm.markers.mask, lm.markers.write, lm.markers.separator)]
     for pieces, (row,) in zip(layouts, rows, strict=True):
         prompt = torch.tensor([pieces[0].context])
         expected = lm.model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, num_beams=1,
-            eos_token_id=lm.markers.end, pad_token_id=lm.markers.end,
+            eos_token_id=lm.markers.end, pad_token_id=lm.markers.end, bad_words_ids=reading_only,
         )[0, prompt.shape[1] :].tolist()  # fmt: skip
         assert row.written == [[t for t in expected if t != lm.markers.end]]
         assert row.unfinished == (lm.markers.end not in expected)
@@ -52,7 +60,7 @@ def test_tokens_come_as_often_as_their_top_k_softmax_says(lm):
     (rows,) = sample(lm, [pieces], [list(rng.random((n, 1)))], top_k=5)
     drawn = [row.written[0][0] if row.written[0] else lm.markers.end for row in rows]
     with torch.no_grad():
-        logits = lm.model(torch.tensor([pieces[0].context])).logits[0, -1]
+        logits = written_logits(lm, pieces[0].context)
     values, tokens = logits.topk(5)
     expected = torch.softmax(values.double(), -1).numpy() * n
     observed = [drawn.count(token) for token in tokens.tolist()]
@@ -69,7 +77,7 @@ def test_later_tokens_follow_the_distribution_too(lm):
     ((first, _),) = Counter(row.written[0][0] for row in rows if row.written[0]).most_common(1)
     seconds = [row.written[0][1:] for row in rows if row.written[0][:1] == [first]]
     with torch.no_grad():
-        logits = lm.model(torch.tensor([[*pieces[0].context, first]])).logits[0, -1]
+        logits = written_logits(lm, [*pieces[0].context, first])
     values, tokens = logits.topk(3)
     expected = torch.softmax(values.double(), -1).numpy() * len(seconds)
     observed = [seconds.count([] if token == lm.markers.end else [token]) for token in tokens.tolist()]
@@ -92,10 +100,10 @@ def end_at(lm, length):
     """A forward that makes rows of at least `length` tokens end, and the others not; and the batch sizes it saw."""
     inner, calls = lm.model.forward, []
 
-    def forward(input_ids, attention_mask, **kwargs):
-        out = inner(input_ids=input_ids, attention_mask=attention_mask, **kwargs)
+    def forward(input_ids, position_ids, **kwargs):
+        out = inner(input_ids=input_ids, position_ids=position_ids, **kwargs)
         calls.append(len(input_ids))
-        ends = attention_mask.sum(dim=1) >= length
+        ends = position_ids[:, -1] + 1 >= length
         out.logits[:, -1, lm.markers.end] = torch.where(ends, 1e9, -1e9)
         return out
 
@@ -214,6 +222,55 @@ def test_inverse_cdf_takes_the_largest_first_and_never_leaves_the_top_k():
     assert draw_from_top_k(logits, uniforms, k=2).tolist() == [1, 1, 1, 2, 2, 2]  # 2/3 and 1/3
     assert draw_from_top_k(logits, uniforms, k=1).tolist() == [1] * 6
     assert draw_from_top_k(logits, uniforms, k=99).tolist() == draw_from_top_k(logits, uniforms, k=4).tolist()
+
+
+@pytest.mark.parametrize("n", [30, 64 * 5, 5000, 5003])
+def test_top_k_by_blocks_is_top_k(n):
+    logits = torch.randn(7, n, generator=torch.Generator().manual_seed(0))
+    values, tokens = top_k(logits, 5)
+    expected = logits.topk(5)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(tokens, expected.indices)
+
+
+def test_marks_are_written_by_pairs_only():
+    """An LM that likes nothing but marks."""
+    lm = make_noise_lm("llama")
+    inner, m = lm.model.forward, lm.markers
+
+    def likes_marks(**kwargs):
+        out = inner(**kwargs)
+        out.logits[:, -1, [m.mask, m.write, m.separator]] = 1e4
+        return out
+
+    lm.model.forward = likes_marks
+    pair = np.array([11, m.separator, 12])
+    layouts = [lm.lay_out(ids, np.array([True, False, False])) for ids in (np.array([11, 12, 13]), pair)]
+    (single,), (double,) = sample(lm, layouts, uniforms_for(layouts))
+    assert not {m.mask, m.write, m.separator} & set(single.written[0])
+    assert set(double.written[0]) == {m.separator}
+
+
+def test_rows_that_are_taken_in_change_nothing(lm, monkeypatch):
+    """Rows end behind every third token; with room for eight, new ones come in beside those that are half-way."""
+    inner, sizes = lm.model.forward, []
+
+    def forward(input_ids, **kwargs):
+        out = inner(input_ids=input_ids, **kwargs)
+        sizes.append(tuple(input_ids.shape))
+        out.logits[:, -1, lm.markers.end] = torch.where(input_ids[:, -1] % 3 == 0, 1e9, -1e9)
+        return out
+
+    monkeypatch.setattr(lm.model, "forward", forward)
+    layouts = make_layouts(lm, n=12)
+    uniforms = uniforms_for(layouts, n_samples=2, length=30)
+    expected = [[r.text for r in sample(lm, [p], [u])[0]] for p, u in zip(layouts, uniforms, strict=True)]
+    sizes.clear()
+    assert [[r.text for r in rows] for rows in sample(lm, layouts, uniforms, batch_rows=8)] == expected
+    prompts = [i for i, (_, length) in enumerate(sizes) if length > 1]
+    assert len(prompts) > 3
+    taken_in = [i for i in prompts[1:] if sizes[i + 1][0] > 2 * sizes[i][0]]  # two samples each, and others besides
+    assert bool(taken_in) == (lm.model.config.model_type != "opt") or taken_in
 
 
 def test_a_token_of_no_probability_is_never_drawn():

@@ -279,7 +279,6 @@ def test_why_samples_are_thrown_away():
     cases = [
         ([*first, sep, *second], True, (("the film", "is dull"), None)),
         (first, False, (("the film", None), None)),
-        ([*first, lm.markers.mask, lm.markers.write], False, (("the film", None), None)),
         (first, True, (("", None), "separator")),
         ([*first, sep, *second, sep], True, (("", None), "separator")),
         ([*first, sep, *second], False, (("", None), "separator")),
@@ -290,6 +289,27 @@ def test_why_samples_are_thrown_away():
         assert decode(lm, make_row(lm, ids), is_pair) == expected
     assert decode(lm, make_row(lm, first, unfinished=True), False) == (("", None), "unfinished")
     assert split_at([sep, 1, sep], sep) == [[], [1], []]
+
+
+def test_a_continuation_without_an_end_is_cut_back(tmp_path):
+    lm = make_noise_lm(mode="continue")
+    sep = lm.markers.separator
+
+    def written(kept, rest, is_pair=False):
+        kept, rest = (
+            [t for part in x for t in (*lm.encode([(part, None)])[0].tolist(), sep)][:-1] for x in (kept, rest)
+        )
+        row = Row(0, [Piece(kept, [], [])], np.zeros(1), 1)
+        row.written, row.unfinished = [rest], True
+        return decode(lm, row, is_pair)
+
+    assert written(["the film"], [" is dull. so is the"]) == (("the film is dull.", None), None)
+    assert written(["the film"], [" is dull\nso is. it"]) == (("the film is dull", None), None)
+    assert written(["the film."], [" is dull so is the"]) == (("", None), "unfinished")
+    assert written(["a joy.", "the film"], [' is "dull!" so is'], is_pair=True) == (
+        ("a joy.", 'the film is "dull!"'),
+        None,
+    )
 
 
 def test_samples_are_kept_or_counted(tmp_path):

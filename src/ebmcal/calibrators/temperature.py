@@ -11,6 +11,7 @@ import numpy as np
 
 from ebmcal.calibrators.base import Calibrator, blocks, by_label
 from ebmcal.errors import unknown_name
+from ebmcal.metrics import ece_top_label
 from ebmcal.predictions.arrays import softmax
 
 # T from 1/100 to 100: beyond, softmax is a step or flat and the fit says nothing but "the rows are separable"
@@ -123,7 +124,10 @@ def _next_point(b: float, mean: float, variance: float, aim: float, low: float, 
 
 
 def _moments(z: np.ndarray, b: float) -> tuple[float, float]:
-    """Mean over rows of E_p[z] and of Var_p[z] under p = softmax(b z) over labels; `z` is `[C, n]`, at most 0."""
+    """Mean over rows of E_p[z] and of Var_p[z] under p = softmax(b z) over labels; `z` is `[C, n]`, at most 0.
+
+    By hand: softmax and both moments in one pass, for "temperature fit" in benchmarks/calibrators.json.
+    """
     mean = variance = 0.0
     for block in blocks(z):
         e = np.exp(b * block)
@@ -138,12 +142,5 @@ def _moments(z: np.ndarray, b: float) -> tuple[float, float]:
 
 def _least_ece(logits: np.ndarray, y: np.ndarray) -> float:
     """The first T of the grid with the least top-label ECE."""
-    hits = logits.argmax(axis=1) == y
-    errors = [_top_label_ece(softmax(logits / t).max(axis=1), hits) for t in ECE_GRID]
+    errors = [ece_top_label(y, logits=logits / t, n_bins=ECE_BINS) for t in ECE_GRID]
     return ECE_GRID[int(np.argmin(errors))]
-
-
-def _top_label_ece(confidences: np.ndarray, hits: np.ndarray) -> float:
-    """Sum over bins of |hits - confidence| / n; the share and the two means of a bin have one denominator."""
-    bins = np.minimum((confidences * ECE_BINS).astype(np.intp), ECE_BINS - 1)
-    return float(np.abs(np.bincount(bins, hits - confidences)).sum() / len(hits))

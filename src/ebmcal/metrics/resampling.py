@@ -86,7 +86,8 @@ def draws(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np
     bits = np.random.PCG64([seed, 2])
 
     def draw() -> np.ndarray:
-        # 32 random bits times n, of which the upper half is kept: uniform to n/2³², and quicker than `integers`.
+        # 32 random bits times n, of which the upper half is kept: uniform to n/2³², and quicker than `integers`, for
+        # "1,000 bootstrap resamples" in benchmarks/metrics.json.
         words = bits.random_raw((n + 1) // 2).view(np.uint32)[:n]
         picked = (words * np.uint64(n)) >> np.uint64(32)
         return np.bincount(picked.view(np.int64), minlength=n)

@@ -13,7 +13,8 @@ import numpy as np
 from ebmcal.predictions.arrays import chunks
 
 Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
-_LOOP_CLASSES = 16  # up to here a loop over classes beats numpy's argmax over short rows
+#: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
+_LOOP_CLASSES = 16
 
 
 @dataclass(frozen=True)

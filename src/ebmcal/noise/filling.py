@@ -3,6 +3,7 @@
 An engine makes the shards that a store lacks: `here` in this process, `ebmcal.noise.on_ray` on a cluster.
 """
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -14,11 +15,13 @@ import torch
 
 from ebmcal.data import Texts
 from ebmcal.noise.lm import NoiseLm
-from ebmcal.noise.masking import Markers
+from ebmcal.noise.masking import Markers, Piece, find_mode
 from ebmcal.noise.sampler import Row, sample
 from ebmcal.noise.store import FIT_LONGER, MANY_UNFINISHED, NoiseSettings, NoiseStore, sources_of
 from ebmcal.progress import Reporter
 from ebmcal.training.running import uses_bf16
+
+SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)")
 
 #: The texts of a shard, and how many samples were thrown away for which reason.
 Shard = tuple[list[dict[str, Any]], dict[str, int]]
@@ -106,8 +109,8 @@ def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard
     told = [told_label(sources.labels[i], len(lm.label_names), settings, keys[i]) for i in usable]
     layouts = [lm.lay_out(encoded[i], *rest) for i, *rest in zip(usable, masks, told, strict=True)]
     uniforms = [
-        [_uniforms([settings.seed, 17, *keys[i], k], len(encoded[i])) for k in range(settings.samples_per_mask)]
-        for i in usable
+        [_uniforms([settings.seed, 17, *keys[i], k], pieces) for k in range(settings.samples_per_mask)]
+        for i, pieces in zip(usable, layouts, strict=True)
     ]
     written = sample(lm, layouts, uniforms, top_k=settings.top_k)
     rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
@@ -139,16 +142,33 @@ def told_label(own: int, n_labels: int, settings: NoiseSettings, key: list[int])
 
 def decode(lm: NoiseLm, row: Row, is_pair: bool) -> tuple[tuple[str, str | None], str | None]:
     """The text of a sample, or why it is thrown away."""
-    ids = [t for t in row.text if t not in (lm.markers.mask, lm.markers.write)]
-    parts = split_at(ids, lm.markers.separator)
-    if row.unfinished:
+    parts = split_at(row.text, lm.markers.separator)
+    if row.unfinished and not find_mode(lm.mode).cut_back:
         return ("", None), "unfinished"
     if len(parts) != (2 if is_pair else 1):
         return ("", None), "separator"
     texts = [lm.decode(part) for part in parts]
+    if row.unfinished:
+        kept = lm.decode(split_at(row.pieces[-1].kept, lm.markers.separator)[-1])
+        texts[-1] = cut_back(texts[-1], len(kept))
+        if not texts[-1]:
+            return ("", None), "unfinished"
     if not all(texts):
         return ("", None), "empty"
     return (texts[0], texts[1] if is_pair else None), None
+
+
+def cut_back(text: str, n_kept: int) -> str:
+    """A text that found no end, up to its first line end or last sentence end behind `n_kept` characters; else nothing.
+
+    >>> cut_back("A fine film. It is long. And then", 6), cut_back("A fine film and then", 6)
+    ('A fine film. It is long.', '')
+    """
+    line, line_end, _ = text[n_kept:].partition("\n")
+    if line_end and line.strip():
+        return (text[:n_kept] + line).rstrip()
+    ends = [match.end() for match in SENTENCE_END.finditer(text, n_kept)]
+    return text[: ends[-1]] if ends else ""
 
 
 def split_at(ids: list[int], separator: int) -> list[list[int]]:
@@ -188,6 +208,7 @@ def _name(markers: Markers, tokenizer: Any, run: tuple[list[int], bool]) -> str:
     return " <M>" if is_gap else tokenizer.decode(ids, skip_special_tokens=False)
 
 
-def _uniforms(key: list[int], length: int) -> np.ndarray:
-    """The random numbers of a sample of a text of this length; their number bounds the sample's."""
-    return np.random.default_rng(key).random(2 * length + 16)
+def _uniforms(key: list[int], pieces: list[Piece]) -> np.ndarray:
+    """The random numbers of a sample; their number bounds its tokens: half as many again as the source has there."""
+    n_written = sum(1 + len(p.written) for p in pieces if p.written is not None)
+    return np.random.default_rng(key).random(n_written + n_written // 2 + 16)

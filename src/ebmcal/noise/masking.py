@@ -57,6 +57,7 @@ class Mode:
     lookahead: int = 0
     whole_words: bool = False  # a word of several tokens is hidden as a whole or not at all
     pairs_only: bool = False
+    cut_back: bool = False  # a text that finds no end may be cut at its last sentence
 
 
 def draw_tokens(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
@@ -131,7 +132,7 @@ def lay_out_rest(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahea
 
 MODES: dict[str, Mode] = {
     "infill": Mode(draw_tokens, lay_out_whole),
-    "continue": Mode(draw_rest, lay_out_rest, whole_words=True),
+    "continue": Mode(draw_rest, lay_out_rest, whole_words=True, cut_back=True),
     "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4, whole_words=True),
     "plain": Mode(draw_nothing, lay_out_whole),
     "half": Mode(draw_half, lay_out_gaps, lookahead=1 << 20, pairs_only=True),

@@ -1,28 +1,29 @@
-"""Drawing texts from the noise LM: one prefill a prompt, shared by its samples; top-k only; finished rows dropped.
+"""Drawing texts from the noise LM: one prefill a prompt, shared by its samples; top-k only; finished rows give way.
 
 A prompt is a layout (`masking`): tokens that are read and gaps that are written, in turns. Every row advances by
-one token a step, read or drawn, so rows of any layout run side by side. Randomness is keyed by the row: its uniform
-numbers come from a counter-based generator, so a row does not depend on its neighbours' luck.
+one token a step, read or drawn, so rows of any layout run side by side (`decoding`). Randomness is keyed by the row:
+its uniform numbers come from a counter-based generator, so a row does not depend on its neighbours' luck.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from transformers import DynamicCache
-from transformers.cache_utils import DynamicLayer
 
+from ebmcal.noise.decoding import Running, prepare_decoding
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Ids, Markers, Piece, assemble
 
 #: Rows are dropped from the batch when this share of it has finished.
 DROP_AT = 0.25
 
-#: Tokens that a cache makes room for at a time.
-ROOM = 32
+#: New rows are taken in when this share of a batch is left.
+REFILL_AT = 0.5
+
+#: Logits in a block of `top_k`.
+BLOCK = 64
 
 
 @dataclass
@@ -33,6 +34,7 @@ class Row:
     pieces: list[Piece]
     uniforms: np.ndarray  # [max_new]
     limit: int  # tokens it may draw
+    is_pair: bool = True  # may write a separator
     room: int = 1 << 30  # tokens that fit behind the prompt
     pending: Ids = field(default_factory=list)  # tokens to be read before the next one is drawn
     written: list[Ids] = field(default_factory=lambda: [[]])
@@ -78,45 +80,30 @@ def draw_from_top_k(logits: Tensor, uniforms: Tensor, k: int) -> Tensor:
     >>> draw_from_top_k(torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([0.5]), k=1).tolist()
     [1]
     """
-    values, tokens = torch.topk(logits.float(), min(k, logits.shape[-1]), dim=-1)
+    values, tokens = top_k(logits.float(), min(k, logits.shape[-1]))
     cumulative = torch.softmax(values, dim=-1).double().cumsum(dim=-1)
     # Rounding may leave the last sum below 1; scaling by it keeps the last token reachable and no other beyond it.
     chosen = torch.searchsorted(cumulative, (uniforms.double() * cumulative[:, -1])[:, None], right=True)
     return tokens.gather(1, chosen.clamp(max=values.shape[-1] - 1)).squeeze(1)
 
 
-class RoomyLayer(DynamicLayer):
-    """A growing cache that writes new tokens into spare room; the stock one copies all it holds at every token."""
+def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """`torch.topk` over the last dimension of [n, V], several times quicker when V is large.
 
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-            self._held = [key_states.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
-        start, stop = self.get_seq_length(), self.get_seq_length() + key_states.shape[2]
-        if stop > self._held[0].shape[2]:
-            self._held = [_with_room(x[:, :, :start], stop + ROOM) for x in self._held]
-        for held, new in zip(self._held, (key_states, value_states), strict=True):
-            held[:, :, start:stop] = new
-        self.keys, self.values = (held[:, :, :stop] for held in self._held)
-        return self.keys, self.values
+    The k largest logits lie in the k blocks with the largest maxima, so only those are looked into.
 
-    def batch_select_indices(self, indices: Tensor) -> None:
-        length = self.get_seq_length()
-        self._held = [_with_room(x[:, :, :length][indices], length + ROOM) for x in self._held]
-        self.keys, self.values = (held[:, :, :length] for held in self._held)
-
-
-def _with_room(states: Tensor, length: int) -> Tensor:
-    held = states.new_empty((*states.shape[:2], length, states.shape[3]))
-    held[:, :, : states.shape[2]] = states
-    return held
-
-
-def _empty_cache(config: Any) -> DynamicCache:
-    """The cache that a model asks for (some layers may look back only so far), with room where it grows."""
-    cache = DynamicCache(config=config)
-    cache.layers = [RoomyLayer() if type(layer) is DynamicLayer else layer for layer in cache.layers]
-    return cache
+    >>> top_k(torch.arange(1000.0)[None], 2)[1].tolist()
+    [[999, 998]]
+    """
+    n_blocks = logits.shape[1] // BLOCK
+    if n_blocks <= k:
+        return logits.topk(k)
+    rest = torch.arange(n_blocks * BLOCK, logits.shape[1], device=logits.device).expand(len(logits), -1)
+    largest = logits[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK)).amax(dim=-1).topk(k).indices  # [n, k]
+    inside = (largest[..., None] * BLOCK + torch.arange(BLOCK, device=logits.device)).flatten(1)
+    tokens = torch.cat([inside, rest], dim=1)  # [n, k * BLOCK + rest]
+    values, where = logits.gather(1, tokens).topk(k)
+    return values, tokens.gather(1, where)
 
 
 @torch.inference_mode()
@@ -134,73 +121,68 @@ def sample(
     `unfinished`.
     """
     lm.model.eval()
+    prepare_decoding(lm.model)
     rooms = [lm.positions - len(pieces[0].read) for pieces in layouts]
+    pairs = [any(lm.markers.separator in (p.written or []) for p in pieces) for pieces in layouts]
     rows = [
-        [Row(i, pieces, u, len(u), room, done=room < 0, unfinished=room < 0) for u in uniforms[i]]
-        for i, (pieces, room) in enumerate(zip(layouts, rooms, strict=True))
+        [Row(i, pieces, u, len(u), is_pair, room, done=room < 0, unfinished=room < 0) for u in uniforms[i]]
+        for i, (pieces, is_pair, room) in enumerate(zip(layouts, pairs, rooms, strict=True))
     ]
-    for groups in _batches([group for group in rows if group and not group[0].done], batch_rows):
-        _write(lm, groups, top_k)
+    waiting = _Waiting([group for group in rows if group and not group[0].done])
+    while waiting:
+        _write(lm, waiting, top_k, batch_rows)
     return rows
 
 
-def _batches(groups: list[list[Row]], batch_rows: int) -> Iterator[list[list[Row]]]:
-    """Samples of one prompt together, prompts sorted by length, so that a batch of `batch_rows` has little padding."""
-    chunk: list[list[Row]] = []
-    total = 0
-    for group in sorted(groups, key=lambda group: len(group[0].pieces[0].read)):
-        if chunk and total + len(group) > batch_rows:
-            yield chunk
-            chunk, total = [], 0
-        chunk.append(group)
-        total += len(group)
-    if chunk:
-        yield chunk
+class _Waiting:
+    """Groups of rows, the samples of a prompt, that have not been begun: those with short prompts first."""
+
+    def __init__(self, groups: list[list[Row]]) -> None:
+        self.groups = sorted(groups, key=lambda group: len(group[0].pieces[0].read), reverse=True)
+
+    def __bool__(self) -> bool:
+        return bool(self.groups)
+
+    def take(self, n_rows: int, at_least_one: bool) -> list[list[Row]]:
+        """The next groups, of `n_rows` rows together at most."""
+        taken: list[list[Row]] = []
+        while self.groups and (len(self.groups[-1]) <= n_rows - sum(map(len, taken)) or (at_least_one and not taken)):
+            taken.append(self.groups.pop())
+        return taken
 
 
-def _write(lm: NoiseLm, groups: list[list[Row]], top_k: int) -> None:
-    """Run one batch of prompts to its end."""
-    prompts = [group[0].pieces[0].read for group in groups]
-    device = lm.model.device
-    counts = torch.tensor([len(group) for group in groups], device=device)
-    cache, logits, mask = _prefill(lm, prompts)
-    cache.batch_select_indices(torch.arange(len(prompts), device=device).repeat_interleave(counts))
-    logits, mask = logits.repeat_interleave(counts, dim=0), mask.repeat_interleave(counts, dim=0)
-    rows = [row for group in groups for row in group]
-    while True:
-        uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=device)
-        drawn = draw_from_top_k(logits, uniforms, top_k)
+def _write(lm: NoiseLm, waiting: _Waiting, k: int, batch_rows: int) -> None:
+    """Write rows, and take in new ones where there is room, until all are done."""
+    running, rows = _begin(lm, waiting.take(batch_rows, at_least_one=True))
+    while rows:
+        uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=running.logits.device)
+        drawn = draw_from_top_k(_allowed(running.logits, rows, lm.markers), uniforms, k)
         tokens = [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
         alive = [i for i, row in enumerate(rows) if not row.done]
-        if not alive:
-            return
-        if len(rows) - len(alive) > DROP_AT * len(rows):
-            keep = torch.tensor(alive, device=device)
-            cache.batch_select_indices(keep)
-            mask, rows, tokens = mask[keep], [rows[i] for i in alive], [tokens[i] for i in alive]
-        mask = torch.cat([mask, mask.new_ones(len(rows), 1)], dim=1)
-        logits = lm.model(
-            input_ids=torch.tensor(tokens, device=device)[:, None],
-            attention_mask=mask,
-            position_ids=(mask.sum(dim=1, keepdim=True) - 1).clamp(max=lm.positions - 1),  # finished rows run on
-            past_key_values=cache,
-            use_cache=True,
-        ).logits[:, -1]
+        if len(rows) - len(alive) > DROP_AT * len(rows) or not alive:
+            rows, tokens = [rows[i] for i in alive], [tokens[i] for i in alive]
+            if rows:
+                running.keep(torch.tensor(alive, device=running.real.device))
+        if rows:
+            running.feed(tokens)
+        if rows and running.joins and len(rows) <= REFILL_AT * batch_rows:
+            groups = waiting.take(batch_rows - len(rows), at_least_one=False)
+            if groups:
+                more, new_rows = _begin(lm, groups)
+                running.join(more)
+                rows = rows + new_rows
 
 
-def _prefill(lm: NoiseLm, prompts: list[Ids]) -> tuple[DynamicCache, Tensor, Tensor]:
-    """Read the prompts, padded on the left: cache, logits behind the last token [n, V], attention mask [n, L]."""
-    longest = max(len(p) for p in prompts)
-    ids = torch.tensor([[lm.markers.end] * (longest - len(p)) + p for p in prompts], device=lm.model.device)
-    mask = torch.tensor([[0] * (longest - len(p)) + [1] * len(p) for p in prompts], device=ids.device)
-    cache = _empty_cache(lm.model.config)
-    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
-    out = lm.model(
-        input_ids=ids,
-        attention_mask=mask,
-        position_ids=positions,
-        past_key_values=cache,
-        use_cache=True,
-        logits_to_keep=1,
-    )
-    return cache, out.logits[:, -1], mask
+def _begin(lm: NoiseLm, groups: list[list[Row]]) -> tuple[Running, list[Row]]:
+    """Read each prompt once, for all of its samples."""
+    running = Running.start(lm.model, [group[0].pieces[0].read for group in groups], lm.positions, lm.markers.end)
+    counts = torch.tensor([len(group) for group in groups], device=running.real.device)
+    running.keep(torch.arange(len(groups), device=counts.device).repeat_interleave(counts))
+    return running, [row for group in groups for row in group]
+
+
+def _allowed(logits: Tensor, rows: list[Row], markers: Markers) -> Tensor:
+    """Logits [n, V] without the marks that are for reading only; a separator is for pairs that are written whole."""
+    logits[:, [markers.mask, markers.write]] = -torch.inf
+    logits[[i for i, row in enumerate(rows) if not row.is_pair], markers.separator] = -torch.inf
+    return logits

@@ -59,7 +59,7 @@ class NoiseSettings:
 
     top_k: int = 20
     samples_per_mask: int = 4
-    sources_per_shard: int = 128
+    sources_per_shard: int = 256  # fewer, and the last rows of a shard run alone for most of the time
     seed: int = 0
     precision: str = "auto"
     condition: str = "none"

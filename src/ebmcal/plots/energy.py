@@ -115,13 +115,8 @@ def _finite(values: np.ndarray) -> np.ndarray:
 
 def _spearman(a: np.ndarray, b: np.ndarray) -> float:
     """Rank correlation; not a number where one of them never changes."""
+    from scipy.stats import spearmanr
+
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
-    return float(np.corrcoef(_ranks(a), _ranks(b))[0, 1])
-
-
-def _ranks(values: np.ndarray) -> np.ndarray:
-    """Ranks, ties sharing their mean. (`scipy.stats` has this, and takes longer to import than a report to draw.)"""
-    _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
-    last = np.cumsum(counts)
-    return (last - (counts - 1) / 2)[inverse]
+    return float(spearmanr(a, b).statistic)

@@ -28,22 +28,24 @@ def chunks(n_rows: int, n_classes: int) -> Iterator[slice]:
     return (slice(start, min(start + step, n_rows)) for start in range(0, n_rows, step))
 
 
-def log_softmax(logits: Any) -> np.ndarray:
-    """Log-probabilities of logits [n, C], stable, in float64.
-
-    >>> log_softmax([[0.0, 0.0]]).round(4)
-    array([[-0.6931, -0.6931]])
-    """
-    return _by_chunks(as_logits(logits), _log_softmax_columns)
-
-
 def softmax(logits: Any) -> np.ndarray:
     """Probabilities of logits [n, C], stable, in float64.
 
     >>> softmax([[1000.0, 1000.0]])
     array([[0.5, 0.5]])
     """
-    return _by_chunks(as_logits(logits), _softmax_columns)
+    # By hand, for the figures of benchmarks/metrics.json on very many rows: scipy's goes over rows of a few classes one
+    # by one and needs several arrays of the size of all logits.
+    logits = as_logits(logits)
+    out = np.empty(logits.shape, dtype=np.float64)
+    with np.errstate(over="ignore", under="ignore"):  # exp(-1e4) is 0 and that is right
+        for part in chunks(*logits.shape):
+            block = np.array(logits[part].T, dtype=np.float64, order="C")  # [C, rows]: reductions are fast along axis 0
+            block -= block.max(axis=0)
+            np.exp(block, out=block)
+            block /= block.sum(axis=0)
+            out[part] = block.T
+    return out
 
 
 def as_logits(logits: Any, name: str = "logits") -> np.ndarray:
@@ -166,28 +168,6 @@ def _as_float64(array: np.ndarray, name: str) -> np.ndarray:
 
 def _described(array: np.ndarray) -> str:
     return f"{array.dtype} {list(array.shape)}"
-
-
-def _by_chunks(logits: np.ndarray, function: Any) -> np.ndarray:
-    """Apply a function of class-major float64 blocks [C, rows]: reductions over classes are fast along axis 0 only."""
-    out = np.empty(logits.shape, dtype=np.float64)
-    with np.errstate(over="ignore", under="ignore"):  # exp(-1e4) is 0 and that is right
-        for part in chunks(*logits.shape):
-            out[part] = function(np.array(logits[part].T, dtype=np.float64, order="C")).T
-    return out
-
-
-def _log_softmax_columns(block: np.ndarray) -> np.ndarray:  # [C, rows]
-    block -= block.max(axis=0)
-    block -= np.log(np.exp(block).sum(axis=0))
-    return block
-
-
-def _softmax_columns(block: np.ndarray) -> np.ndarray:  # [C, rows]
-    block -= block.max(axis=0)
-    np.exp(block, out=block)
-    block /= block.sum(axis=0)
-    return block
 
 
 def _checked_probs(array: np.ndarray) -> np.ndarray:

@@ -1,0 +1,207 @@
+"""Noise by a masked language model: some words of a text are hidden, and the encoder's own head fills them in again.
+
+    1. each word is hidden with probability `mask_ratio`, all of its tokens together, one word at least;
+    2. in each of `rounds` rounds some of the hidden words are filled in, drawn among the `top_k` likeliest tokens, and
+       stay; the next round sees them.
+
+With one round no filled word sees another, which the paper holds against such noise; with as many as there are words,
+each sees all before it. `order` says which words come first: `random`, `left` to right, or those that the model is
+surest of (`sure`). A text is a pure function of its row and its random generator; words that stay are kept to the byte.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
+from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
+
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.models.loading import ENCODERS, check_encoder, quiet
+from ebmcal.noise.masking import Ids
+from ebmcal.noise.sampler import draw_from_top_k
+
+Row = tuple[str, str | None]
+
+ORDERS = ("random", "left", "sure")
+
+
+@dataclass
+class Word:
+    """A hidden word: which text of the row it stands in, from which character to which, and where its tokens are."""
+
+    part: int
+    start: int
+    stop: int
+    tokens: Ids
+    uniforms: np.ndarray  # one for each token
+    written: Ids = field(default_factory=list)
+
+
+@dataclass
+class Hidden:
+    """A row with hidden words, as the model reads it. Words are filled from the front of `words`."""
+
+    row: Row
+    ids: np.ndarray  # [L]
+    types: np.ndarray  # [L]
+    words: list[Word]
+
+
+@dataclass(frozen=True)
+class MaskedLm:
+    """An encoder with its masked-LM head, and how it is used.
+
+    `rewrite` takes rows and a random generator for each, and returns as many noise texts.
+    """
+
+    model: nn.Module
+    tokenizer: Any
+    mask_ratio: float = 0.4
+    rounds: int = 1
+    order: str = "random"
+    top_k: int = 20
+    max_length: int = 128
+
+    def __post_init__(self) -> None:
+        if self.order not in ORDERS:
+            raise unknown_name("order of filling words in", self.order, ORDERS)
+        self.model.eval()
+
+    @torch.inference_mode()
+    def rewrite(self, rows: Sequence[Row], generators: Sequence[np.random.Generator]) -> list[Row]:
+        """A noise text for each row: [n] -> [n]. A row without words comes back as it is."""
+        hidden = [self._hide(row, rng) for row, rng in zip(rows, generators, strict=True)]
+        for round_ in range(self.rounds):
+            self._fill([h for h in hidden if any(not w.written for w in h.words)], self.rounds - round_)
+        return [self._replace(h) for h in hidden]
+
+    def _hide(self, row: Row, rng: np.random.Generator) -> Hidden:
+        encoding = self.tokenizer(*(t for t in row if t is not None), truncation=True, max_length=self.max_length)
+        places = zip(encoding.sequence_ids(0), encoding.word_ids(0), strict=True)
+        tokens: dict[tuple[int, int], Ids] = {}
+        for i, (part, word) in enumerate(places):
+            if part is not None and word is not None:
+                tokens.setdefault((part, word), []).append(i)
+        chosen = rng.random(len(tokens)) < self.mask_ratio
+        if len(tokens) and not chosen.any():
+            chosen[rng.integers(len(tokens))] = True
+        words = []
+        for (part, number), where in (item for item, hide in zip(tokens.items(), chosen, strict=True) if hide):
+            span = encoding.word_to_chars(0, number, part)
+            words.append(Word(part, span.start, span.end, where, rng.random(len(where))))
+        if self.order == "random":
+            words = [words[i] for i in rng.permutation(len(words))]
+        ids = np.array(encoding["input_ids"])
+        ids[[t for word in words for t in word.tokens]] = self.tokenizer.mask_token_id
+        types = np.array(encoding.get("token_type_ids") or np.zeros(len(ids), dtype=np.int64))
+        return Hidden(row, ids, types, words)
+
+    def _fill(self, hidden: list[Hidden], rounds_left: int) -> None:
+        """Fill in so many of the words that the rounds that are left have as many each."""
+        if not hidden:
+            return
+        open_ = [[word for word in h.words if not word.written] for h in hidden]
+        where = [(i, token) for i, words in enumerate(open_) for word in words for token in word.tokens]
+        logits = self._logits(hidden, where)  # [m, V]
+        begins = torch.tensor([t == word.tokens[0] for words in open_ for word in words for t in word.tokens])
+        logits[:, self._never] = -torch.inf
+        logits[begins[:, None] & self._inside_words[None]] = -torch.inf
+        uniforms = torch.from_numpy(np.concatenate([word.uniforms for words in open_ for word in words]))
+        drawn = draw_from_top_k(logits, uniforms.to(logits.device), self.top_k).tolist()
+        sureness = logits.float().softmax(dim=-1).amax(dim=-1).tolist() if self.order == "sure" else drawn
+        at = 0
+        for h, words in zip(hidden, open_, strict=True):
+            found = []
+            for place, word in enumerate(words):
+                n = len(word.tokens)
+                first = -float(np.mean(sureness[at : at + n])) if self.order == "sure" else place
+                found.append((first, place, word, drawn[at : at + n]))
+                at += n
+            for _, _, word, tokens in sorted(found, key=lambda item: item[:2])[: -(-len(words) // rounds_left)]:
+                word.written = tokens
+                h.ids[word.tokens] = tokens
+
+    def _logits(self, hidden: list[Hidden], where: list[tuple[int, int]]) -> Tensor:
+        """Logits at these tokens of these rows: [m, V]; the head, which is large, sees no others."""
+        longest, device = max(len(h.ids) for h in hidden), self.model.device
+        ids = torch.full((len(hidden), longest), self.tokenizer.pad_token_id or 0)
+        mask, types = torch.zeros_like(ids), torch.zeros_like(ids)
+        for i, h in enumerate(hidden):
+            n = len(h.ids)
+            ids[i, :n], mask[i, :n], types[i, :n] = torch.from_numpy(h.ids), 1, torch.from_numpy(h.types)
+        inputs = {"input_ids": ids, "attention_mask": mask}
+        if getattr(self.model.config, "type_vocab_size", 0) > 1:
+            inputs["token_type_ids"] = types
+        inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
+        rows, columns = torch.tensor(where, device=device).T
+        head = HEADS.get(self.model.config.model_type)
+        if head is None:
+            return self.model(**inputs).logits[rows, columns]
+        return head(self.model, self.model.base_model(**inputs).last_hidden_state[rows, columns])
+
+    def _replace(self, hidden: Hidden) -> Row:
+        texts = list(hidden.row)
+        for word in sorted(hidden.words, key=lambda w: w.start, reverse=True):  # from the end: places stay right
+            written = self.tokenizer.decode(word.written, clean_up_tokenization_spaces=False).strip()
+            text = texts[word.part]
+            texts[word.part] = text[: word.start] + written + text[word.stop :]
+        return texts[0], texts[1]
+
+    @cached_property
+    def _never(self) -> list[int]:
+        return list(self.tokenizer.all_special_ids)
+
+    @cached_property
+    def _inside_words(self) -> Tensor:
+        """Tokens that only go on with a word: [V] bool."""
+        tokens = self.tokenizer.convert_ids_to_tokens(range(self.model.config.vocab_size))
+        return torch.tensor([t is None or t.startswith("##") for t in tokens])
+
+
+def _electra(model: nn.Module, states: Tensor) -> Tensor:
+    return model.generator_lm_head(model.generator_predictions(states))
+
+
+def _distilbert(model: nn.Module, states: Tensor) -> Tensor:
+    return model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(states))))
+
+
+#: Architecture -> hidden states [m, H] to logits [m, V]. Others compute the logits of all tokens.
+HEADS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
+    "bert": lambda model, states: model.cls(states),
+    "distilbert": _distilbert,
+    "electra": _electra,
+    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), lambda model, states: model.lm_head(states)),
+}
+
+
+def load_masked_lm(name: str, trust_remote_code: bool = False, **settings: Any) -> MaskedLm:
+    """An encoder that comes with its masked-LM head, by hub name or folder; one without it is refused."""
+    if name in ENCODERS:
+        raise EbmcalError(
+            f"The encoder {name} was made for sentence embeddings and comes without its masked-LM head, so it cannot "
+            "fill in words. Name one that has it, such as mlm:roberta-base or mlm:bert-base-uncased, or a folder."
+        )
+    check_encoder(name, trust_remote_code)
+    options = {"trust_remote_code": trust_remote_code}
+    kind = AutoConfig.from_pretrained(name, **options).model_type
+    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not trust_remote_code:
+        raise EbmcalError(f"The model {name} is of type {kind!r}, which fills in no masked words. Use an encoder.")
+    with quiet():
+        model, facts = AutoModelForMaskedLM.from_pretrained(
+            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
+        )
+        tokenizer = AutoTokenizer.from_pretrained(name, **options)
+    if facts["missing_keys"]:
+        raise EbmcalError(
+            f"The encoder {name} comes without its masked-LM head ({', '.join(sorted(facts['missing_keys'])[:3])} are "
+            "missing), so it cannot fill in words. Name one that has it, such as mlm:roberta-base."
+        )
+    if tokenizer.mask_token_id is None or not tokenizer.is_fast:
+        raise EbmcalError(f"The tokenizer of {name} has no mask token, or is no fast one: it cannot hide words.")
+    return MaskedLm(model, tokenizer, **settings)
