@@ -28,13 +28,13 @@ from transformers import (
 )
 
 from ebmcal.models.classifier import EnergyClassifier
+from ebmcal.models.energies import hidden
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import classify_padded, pack, pad
 from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.supply import Stored
 from ebmcal.training import losses
 from ebmcal.training.callbacks import Progress
-from ebmcal.training.energies import hidden
 from ebmcal.training.methods import METHODS, Settings
 from ebmcal.training.plan import Collator, TrainingPlan
 from ebmcal.training.running import has_fast_bf16, training_arguments

@@ -24,6 +24,7 @@ from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
+from ebmcal.models.energies import ENERGIES
 from ebmcal.models.loading import check_folder, quiet
 from ebmcal.models.packing import longest_text
 from ebmcal.models.scoring import predict
@@ -32,7 +33,6 @@ from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.sealing import SEAL, require_whole, writing_folder
-from ebmcal.training.energies import ENERGIES
 
 #: What a classifier folder is made of; other files, such as weights in formats that are not read, are left behind.
 KEPT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")

@@ -8,9 +8,9 @@ import torch
 
 from ebmcal.config import METHOD_NAMES, MODE_NAMES
 from ebmcal.errors import EbmcalError
+from ebmcal.models.energies import ENERGIES
 from ebmcal.noise.masking import MODES
 from ebmcal.training import losses
-from ebmcal.training.energies import ENERGIES
 from ebmcal.training.methods import METHODS, Rows, Settings, find_method, label_frequencies
 
 N_DATA, RATIO = 6, 3

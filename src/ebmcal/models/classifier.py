@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.models.energies import ENERGIES
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import Pack, classify_packed, classify_padded, packs, use_packing
 from ebmcal.storage.atomic import read_json, write_json
-from ebmcal.training.energies import ENERGIES
 
 HEAD_FILE = "energy_head.safetensors"
 CARD_FILE = "ebmcal.json"

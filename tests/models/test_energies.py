@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from ebmcal.training.energies import ENERGIES, hidden, sharp_hidden
+from ebmcal.models.energies import ENERGIES, hidden, sharp_hidden
 
 LOGITS = np.random.default_rng(0).normal(size=(7, 5)) * 4
 
