@@ -22,7 +22,7 @@ METHOD_NAMES = (
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden")
 MODE_NAMES = ("infill", "continue", "gaps", "plain", "half")
-ONLINE_SOURCES = ("splice", "far")
+ONLINE_SOURCES = ("splice", "far", "mlm")
 SPLICE_FORMS = ("same-label", "other-label", "middle")
 
 Names = list[str]
@@ -74,6 +74,8 @@ class RunConfig(BaseModel):
     noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)
     noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
+    mlm_rounds: int = _option(1, "Rounds in which mlm fills masked words, each seeing the last.", NOISE, ge=1)
+    mlm_order: Literal["random", "left", "sure"] = _option("random", "Which masked words mlm fills first.", NOISE)
     top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1)
     noise_lm_steps: int | None = _option(
         None, "Training steps of the noise LM; by default until its held-out loss no longer falls.", NOISE, ge=0
@@ -215,6 +217,10 @@ def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
         raise unknown_name("noise source", source, known)
     if source in MODE_NAMES and not of:
         raise EbmcalError(f"The noise source {source} needs a language model: {source}:gpt2, for example.")
+    if source == "mlm" and not of:
+        raise EbmcalError(
+            "The noise source mlm needs an encoder with its masked-LM head: mlm:roberta-base, for example."
+        )
     if source == "splice" and of and of not in SPLICE_FORMS:
         raise unknown_name("form of splice", of, SPLICE_FORMS)
     return source, of or None, share

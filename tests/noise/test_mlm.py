@@ -1,5 +1,6 @@
 """Noise by a masked LM that is trained here: what it fills in, in which rounds and order, and what it leaves alone."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -7,8 +8,12 @@ import pytest
 import torch
 from transformers import BertConfig, BertForMaskedLM
 
+from ebmcal.data import load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.mlm import HEADS, ORDERS, MaskedLm, load_masked_lm
+from ebmcal.noise.mlm import HEADS, ORDERS, MaskedLm, Refill, load_masked_lm
+from ebmcal.pipeline import stages
+from ebmcal.progress import Reporter
+from small_runs import own_rows, settings, write_csv
 from tiny_models import ENCODERS, SENTENCES, make_wordpiece, save_encoder
 
 ROWS = [(text, None) for text in SENTENCES[::3]]
@@ -153,3 +158,27 @@ def test_encoders_without_a_head_are_refused(tmp_path):
 def test_mistakes_are_named(lm):
     with pytest.raises(EbmcalError, match=r"Unknown order of filling words in 'lefft'. Did you mean 'left'"):
         replace(lm, order="lefft")
+
+
+def test_the_source_rewrites_training_texts_each_by_its_own_numbers(lm, tmp_path):
+    path = tmp_path / "texts.jsonl"
+    path.write_text("".join(json.dumps({"text": text}) + "\n" for text in SENTENCES))
+    texts, source = load_texts(path, tmp_path / "cache"), Refill(lm)
+    written = [text.row for text in source.write_all(texts, generators(12))]
+    again = [source.write_all(texts, [rng])[0].row for rng in generators(12)]
+    assert written == again
+    assert sum(row in texts.texts() for row in written) < 12
+    assert all(len(row[0].split()) in {len(t.split()) for t in SENTENCES} for row in written)
+
+
+def test_a_run_with_the_noise_of_a_masked_lm(lm, encoder_folder, tmp_path, monkeypatch):
+    lm.model.save_pretrained(tmp_path / "lm")
+    lm.tokenizer.save_pretrained(tmp_path / "lm")
+    monkeypatch.setattr("ebmcal.pipeline.run_noise.HELD_OUT", 20)
+    monkeypatch.setattr(stages, "write_report", lambda root: root)
+    rows = write_csv(tmp_path / "moods.csv", own_rows())
+    given = {"noise": f"mlm:{tmp_path / 'lm'} 0.5, splice", "methods": ["hidden"], "steps": 2, "mlm_rounds": 2}
+    folder = stages.run(settings(rows, encoder_folder, tmp_path, **given), Reporter())
+    assert set(stages.read_document(folder)["noise"]) == {f"mlm:{tmp_path / 'lm'}", "splice"}
+    with pytest.raises(EbmcalError, match="without its masked-LM head"):
+        stages.run(settings(rows, encoder_folder, tmp_path / "b", noise=f"mlm:{encoder_folder}"), Reporter())

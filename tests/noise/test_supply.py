@@ -8,12 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.sources import Written
+from ebmcal.noise.sources import OneByOne, Written
 from ebmcal.noise.supply import Fresh, Mixture, Stored, allot
 from ebmcal.training.plan import Shuffled
 
 
-class Numbers:
+class Numbers(OneByOne):
     """A source that writes its first random number."""
 
     def write(self, texts, rng):

@@ -20,12 +20,12 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
+from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.loading import ENCODERS, check_encoder, quiet
 from ebmcal.noise.masking import Ids
 from ebmcal.noise.sampler import draw_from_top_k
-
-Row = tuple[str, str | None]
+from ebmcal.noise.sources import Row, Written
 
 ORDERS = ("random", "left", "sure")
 
@@ -161,6 +161,17 @@ class MaskedLm:
         """Tokens that only go on with a word: [V] bool."""
         tokens = self.tokenizer.convert_ids_to_tokens(range(self.model.config.vocab_size))
         return torch.tensor([t is None or t.startswith("##") for t in tokens])
+
+
+@dataclass(frozen=True)
+class Refill:
+    """The online source: training texts of which the masked LM has rewritten some words."""
+
+    lm: MaskedLm
+
+    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]:
+        rows = texts.rows([int(rng.integers(len(texts))) for rng in rngs])
+        return [Written(row) for row in self.lm.rewrite(rows, rngs)]
 
 
 def _electra(model: nn.Module, states: Tensor) -> Tensor:

@@ -37,13 +37,26 @@ class Written:
 
 
 class OnlineSource(Protocol):
-    """Writes a noise text from the texts of a task and random numbers; the same numbers give the same text."""
+    """Writes noise texts from the texts of a task, each with random numbers of its own.
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Written: ...
+    The same numbers give the same text, whichever others are written with it.
+    """
+
+    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]: ...
+
+
+class OneByOne:
+    """A source whose texts are written one after the other, by `write`."""
+
+    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+        raise NotImplementedError
+
+    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]:
+        return [self.write(texts, rng) for rng in rngs]
 
 
 @dataclass(frozen=True)
-class Splice:
+class Splice(OneByOne):
     """The beginning of one text and the end of another, about as long as the first.
 
     Of a pair, one sentence is spliced, or the second sentence is that of another row. Forms: `same-label` and
@@ -77,7 +90,7 @@ class Splice:
 
 
 @dataclass(frozen=True)
-class Far:
+class Far(OneByOne):
     """Half of the time the words of a text in another order, else as many words drawn one by one from all texts."""
 
     def write(self, texts: Texts, rng: np.random.Generator) -> Written:
@@ -93,7 +106,7 @@ class Far:
 
 
 @dataclass(frozen=True)
-class Others:
+class Others(OneByOne):
     """Texts of a file that the user gives; for pairs, two of them."""
 
     given: Texts

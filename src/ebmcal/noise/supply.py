@@ -26,7 +26,7 @@ class Fresh:
 
     def write(self, numbers: Sequence[int]) -> list[Written]:
         """The texts of these draws."""
-        return [self.source.write(self.texts, np.random.default_rng([self.seed, 19, n])) for n in numbers]
+        return self.source.write_all(self.texts, [np.random.default_rng([self.seed, 19, n]) for n in numbers])
 
     def draw(self, numbers: Sequence[int]) -> list[Draw]:
         written = self.write(numbers)

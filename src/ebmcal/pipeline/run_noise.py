@@ -27,6 +27,7 @@ from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.hardness import describe, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
+from ebmcal.noise.mlm import Refill, load_masked_lm
 from ebmcal.noise.sources import Far, OnlineSource, Others, Row, Splice
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
@@ -110,6 +111,8 @@ def check_noise(config: RunConfig, data: TaskData) -> None:
     for part in parse_noise(config.noise):
         if part.source == "far" and part.of:
             _others(config, part)
+        if part.source == "mlm":
+            _refill(config, part)
         if part.is_online:
             continue
         check_language_model(part.of, config.trust_remote_code)
@@ -138,6 +141,8 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
 def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
     if part.source == "far" and part.of:
         return Source(part, *_others(config, part))
+    if part.source == "mlm":
+        return Source(part, online=_refill(config, part))
     if part.is_online:
         return Source(part, online=Splice(part.of) if part.source == "splice" else Far())
     train = data.splits["train"]
@@ -147,6 +152,12 @@ def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Repor
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
     table = tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter)
     return Source(part, store=store, card=card, table=table)
+
+
+def _refill(config: RunConfig, part: NoisePart) -> Refill:
+    settings = {"rounds": config.mlm_rounds, "order": config.mlm_order, "top_k": config.top_k}
+    settings |= {"mask_ratio": config.mask_ratio, "max_length": config.max_length}
+    return Refill(load_masked_lm(part.of, config.trust_remote_code, **settings))
 
 
 def _others(config: RunConfig, part: NoisePart) -> tuple[Others, Others]:
@@ -179,8 +190,8 @@ def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, repo
 
 def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
     if source.online is not None:
-        rngs = (np.random.default_rng([seed, 23, i]) for i in range(n))
-        return [(source.unseen or source.online).write(data.splits["test"], rng).row for rng in rngs]
+        rngs = [np.random.default_rng([seed, 23, i]) for i in range(n)]
+        return [text.row for text in (source.unseen or source.online).write_all(data.splits["test"], rngs)]
     rows = list(source.store.rows(len(source.table) + n))
     return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
 
@@ -246,7 +257,8 @@ def _examples(source: Source, train: Texts) -> list[dict[str, Any]]:
     """A few noise texts, beside their sources where they have one."""
     if source.store is not None:
         return noise_examples(source.store, train)
-    written = (source.online.write(train, np.random.default_rng([0, 29, i])).row for i in range(EXAMPLES))
+    rngs = [np.random.default_rng([0, 29, i]) for i in range(EXAMPLES)]
+    written = (text.row for text in source.online.write_all(train, rngs))
     empty = {"source": None, "source_pair": None, "masked": source.part.name, "hidden": []}
     return [empty | {"noise": text, "noise_pair": pair} for text, pair in written]
 
