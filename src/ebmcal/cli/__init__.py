@@ -59,14 +59,16 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            came = getattr(error.__cause__, "errors", list)()  # of pydantic, which some versions of typer check with
+            # of pydantic, which some versions of typer check with
+            came: list[Any] = getattr(error.__cause__, "errors", list)()
             error.message += f"; {came[0]['input']!r} came" if came else ""
             raise
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
     """The app with the `wanted` command imported and the others as stubs that only have their help."""
-    options = {"no_args_is_help": True, "rich_markup_mode": "markdown", "pretty_exceptions_enable": False}
+    options: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "markdown"}
+    options["pretty_exceptions_enable"] = False
     text = "Text classifiers whose probabilities can be trusted."
     app = typer.Typer(name="ebmcal", cls=Commands, help=text, **options)
     groups: dict[str, typer.Typer] = {}

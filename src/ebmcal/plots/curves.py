@@ -81,7 +81,12 @@ def draw_tradeoff(data: Sequence[Series], ax: "Axes | None" = None, *, y: str = 
             alpha=0.6,
             label=label,
         )
-        ring = {"markersize": 11, "markerfacecolor": "none", "markeredgecolor": look.color, "linestyle": "none"}
+        ring: dict[str, Any] = {
+            "markersize": 11,
+            "markerfacecolor": "none",
+            "markeredgecolor": look.color,
+            "linestyle": "none",
+        }
         ax.plot(series.x[-1:], series.y[-1:], marker="o", **ring)
     add_legend(ax)
     return ax

@@ -5,7 +5,7 @@ Low energy = looks like data.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -83,7 +83,13 @@ def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) ->
     for value, name, color, marker in kinds:
         chosen = data.right == value
         if chosen.any():
-            points = {"linestyle": "none", "marker": marker, "color": color, "markersize": 3.6, "alpha": 0.65}
+            points: dict[str, Any] = {
+                "linestyle": "none",
+                "marker": marker,
+                "color": color,
+                "markersize": 3.6,
+                "alpha": 0.65,
+            }
             ax.plot(data.energies[chosen], data.entropies[chosen], label=name, **points)
     ax.set_ylim(0, max(data.highest, 1e-9) * 1.04)  # from certain to uniform, so that models can be compared
     # Above the points, beside the title: the cloud leaves no corner free for certain.
@@ -100,7 +106,12 @@ def draw_energy_histogram(data: EnergyHistogram | None, ax: "Axes | None" = None
         return say_empty(ax, NO_ENERGIES)
     tidy(ax, x="energy Ê(x), low = looks like data", y="share of texts")
     for name, look in looks(data.shares).items():
-        options = {"edgecolor": look.color, "linestyle": look.line, "linewidth": 1.5, "hatch": look.hatch}
+        options: dict[str, Any] = {
+            "edgecolor": look.color,
+            "linestyle": look.line,
+            "linewidth": 1.5,
+            "hatch": look.hatch,
+        }
         ax.stairs(
             data.shares[name], data.edges, fill=bool(look.hatch), facecolor="none", label=label_text(name), **options
         )

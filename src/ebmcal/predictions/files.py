@@ -203,7 +203,9 @@ def _from_npz(array: np.ndarray) -> np.ndarray:
 
 def _write_npz(path: Path, table: FileColumns) -> None:
     # Texts as one JSON string: an array of strings would pad each to the length of the longest.
-    arrays = {name: np.array(json.dumps(c)) if isinstance(c, list) else c for name, c in table.columns.items()}
+    arrays: dict[str, Any] = {
+        name: np.array(json.dumps(c)) if isinstance(c, list) else c for name, c in table.columns.items()
+    }
     arrays["label_names"] = np.array(table.label_names, dtype=str)
     arrays["meta"] = np.array(json.dumps(table.meta))
     with open(path, "wb") as handle:  # given a name, numpy would add a suffix to it

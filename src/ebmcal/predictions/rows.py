@@ -34,9 +34,10 @@ class Predictions:
     labels: np.ndarray  # [n] int64, -1 = label unknown
     label_names: tuple[str, ...]  # C names
     logits: np.ndarray | None = None  # [n, C]; given is one of logits, probs
-    probs: np.ndarray = field(default_factory=lambda: None)  # type: ignore[assignment] # [n, C]; of logits: softmax
+    # [n, C]; of logits: softmax. A factory, so that the class has no `probs` and `__getattr__` is asked
+    probs: np.ndarray = field(default_factory=lambda: None)  # type: ignore[arg-type, return-value]
     energies: np.ndarray | None = None  # [n], low = looks like data
-    ids: np.ndarray | None = None  # [n] of str; default "0".."n-1"
+    ids: np.ndarray = field(default=None)  # type: ignore[arg-type]  # [n] of str; default "0".."n-1"
     texts: list[str] | None = None
     text_pairs: list[str] | None = None
     meta: dict[str, Any] = field(default_factory=dict)  # task, method, seed, split, model, calibrator ... JSON-able
@@ -118,7 +119,7 @@ class Predictions:
 
     def rows(self, index: np.ndarray) -> "Predictions":
         """The rows at these positions, in this order."""
-        picked = {}
+        picked: dict[str, Any] = {}
         for name in ("labels", "logits", "probs", "energies", "ids", "texts", "text_pairs"):
             values = None if name == "probs" and self.logits is not None else getattr(self, name)
             picked[name] = [values[i] for i in index] if isinstance(values, list) else values
@@ -211,7 +212,7 @@ def _floats(array: np.ndarray) -> np.ndarray:
     return array if array.dtype in (np.float32, np.float64) else array.astype(np.float32)
 
 
-def _checked_ids(ids: Sequence[Any] | None, n_rows: int) -> np.ndarray:
+def _checked_ids(ids: Any, n_rows: int) -> np.ndarray:
     if ids is None:
         return np.arange(n_rows).astype(f"U{len(str(n_rows))}")
     if isinstance(ids, np.ndarray) and ids.dtype.kind == "U":

@@ -44,8 +44,9 @@ class Entry:
     @property
     def number(self) -> float | None:
         """The value where it is a finite number."""
-        is_number = isinstance(self.value, (int, float)) and not isinstance(self.value, bool)
-        return float(self.value) if is_number and math.isfinite(self.value) else None
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            return None
+        return float(self.value) if math.isfinite(self.value) else None
 
     def text(self, digits: int | None = 3) -> str:
         """Everything: the value and how sure it is."""
@@ -53,7 +54,7 @@ class Entry:
 
     def main(self, digits: int | None = 3) -> str:
         """The value alone."""
-        if self.number is None:
+        if self.number is None or not isinstance(self.value, int | float):
             return self.value if isinstance(self.value, str) and self.value else EMPTY
         return format_number(self.value, digits)
 
