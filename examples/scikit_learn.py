@@ -20,7 +20,7 @@ X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratif
 
 tidy = FunctionTransformer(lambda texts: np.array([" ".join(text.split()) for text in texts]))
 pipeline = make_pipeline(tidy, EnergyTextClassifier("minilm", method="baseline", epochs=1, max_length=64))
-grid = {"energytextclassifier__learning_rate": [1e-4, 2e-5]}
+grid = {"energytextclassifier__learning_rate": [3e-4, 1e-4]}
 search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X_train, y_train)
 print(search.best_params_)
 

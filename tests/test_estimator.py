@@ -52,6 +52,12 @@ def test_it_learns(encoder_folder):
     assert classifier.score(TEXTS, LABELS) > 0.9
 
 
+def test_the_energy_is_trained_by_default(encoder_folder):
+    classifier = quick(encoder_folder, method=EnergyTextClassifier().method, noise_ratio=1).fit(TEXTS, LABELS)
+    assert classifier.model_.classifier.energy == "hidden"
+    assert np.isfinite(classifier.energy(TEXTS)).all()
+
+
 def test_classes_keep_their_type_and_their_columns(encoder_folder):
     for classes in ([10, 9], [1.0, -1.0], [True, False], ["1", "one"], ["b ", "b"], ["", "x"]):
         y = np.array(classes * 20)

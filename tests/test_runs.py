@@ -15,7 +15,7 @@ from ebmcal.cli import main
 from ebmcal.config import load_config, save_config
 from ebmcal.errors import EbmcalError
 from ebmcal.runs import _prepared
-from small_runs import LABELS, build_small, own_rows, settings, write_csv
+from small_runs import LABELS, own_rows, settings, write_csv
 from tiny_models import SENTENCES
 
 
@@ -24,7 +24,6 @@ def users_cache(tmp_path_factory):
     """Where a user's cache would be; nothing goes there."""
     home = tmp_path_factory.mktemp("home")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
         patch.delenv("EBMCAL_CACHE", raising=False)
         patch.setenv("XDG_CACHE_HOME", str(home))
         yield home
@@ -39,8 +38,8 @@ def no_cache_of_the_test(users_cache, monkeypatch):
 def given(encoder_folder, **changes):
     """Small settings as keyword arguments."""
     config = settings("absent.csv", encoder_folder, Path("absent"))
-    names = set(config.model_fields_set) - {"train", "output", "cache_dir"}
-    return {name: getattr(config, name) for name in names} | changes
+    names = {name for name in config.model_fields_set if "noise_" not in name} - {"train", "output", "cache_dir"}
+    return {name: getattr(config, name) for name in names} | {"noise": "splice"} | changes
 
 
 def two_seeds(encoder_folder):
@@ -69,8 +68,12 @@ def test_the_results_are_what_the_table_shows(finished):
         figure = row["metrics"]["ece_classwise"]
         assert figure["low"] <= figure["value"] <= figure["high"]
     accuracies = [row["metrics"]["accuracy"]["value"] for row in rows if not row["posthoc"]]
-    shown = {entry.value: row for row in finished.table().rows for entry in row.entries[:1]}
+    shown = {entry.value: row for row in finished.table().tables[0].rows for entry in row.entries[:1]}
     assert shown["hidden"].entries[1].value == pytest.approx(np.mean(accuracies))
+    shown = str(finished.table())
+    assert "hidden + temperature (dev)" in shown
+    assert "texts in memory" in shown
+    assert finished.advice
     assert finished.report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
@@ -244,6 +247,14 @@ def test_mistakes_are_those_of_the_command_line(mistake, encoder_folder, tmp_pat
     changes, words = MISTAKES[mistake]
     with pytest.raises(EbmcalError, match=words):
         ebmcal.run(**{"output": tmp_path / "run"} | given(encoder_folder) | changes)
+
+
+def test_a_run_that_was_stopped_at_once_goes_on(encoder_folder, tmp_path):
+    """Data and cache come before anything says that the folder is a run's."""
+    for name in ("data", "cache"):
+        (tmp_path / name).mkdir()
+    common = given(encoder_folder, methods=["baseline"], steps=1)
+    assert ebmcal.train(train=columns(), output=tmp_path, **common).model().predict(["so"]).n_rows == 1
 
 
 def test_a_folder_of_others_is_left_alone(encoder_folder, tmp_path):

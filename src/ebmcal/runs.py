@@ -24,7 +24,7 @@ from ebmcal.progress import Reporter, console_of_main_process
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.temporary import TemporaryFolder
-from ebmcal.tables import Table, summary_table
+from ebmcal.tables import Sheet, list_test_sets, paired_table, summary_table
 from ebmcal.tasks import find_task
 
 #: Settings that name a file of labelled texts; they may be in memory, as may the texts of `ood`.
@@ -65,9 +65,16 @@ class Run:
         folders = sorted((self.folder / "checkpoints").glob("*-seed*/model"))
         return [Cell.parse(folder.parent.name) for folder in folders]
 
-    def table(self, test_set: str = "test", metrics: Sequence[str] | None = None) -> Table:
-        """Methods × metrics, over seeds."""
-        return summary_table(self.document, test_set=test_set, metrics=metrics)
+    @property
+    def advice(self) -> list[str]:
+        """What the calibration split suggests: which row to use, and whether the energy helped."""
+        return list((self.document.get("advice") or {}).get("sentences", ()))
+
+    def table(self, metrics: Sequence[str] | None = None) -> Sheet:
+        """Methods × metrics over seeds, for each test set, and the paired tests; it prints itself."""
+        document = self.document
+        sets = [summary_table(document, test_set=name, metrics=metrics) for name in list_test_sets(document)]
+        return Sheet(tuple(table for table in (*sets, paired_table(document)) if table.rows))
 
     def model(self, method: str | None = None, seed: int | None = None) -> Model:
         """The trained model of a method (the only one by default) and a seed (the first by default)."""

@@ -23,6 +23,7 @@ ACCEPTED = (
     "a path, a list of texts, a list of (text, text) pairs, a tuple (texts, labels), a dict of columns, a "
     "datasets.Dataset, or a table of pandas, polars, pyarrow or duckdb"
 )
+IN_MEMORY = "in-memory-"  # what the file is called, before a fingerprint of its contents
 PAIR_COLUMN, LABEL_COLUMN = "text_pair", "label"  # of lists, which name no columns
 _HASHED_ROWS = 4096  # at a time
 
@@ -175,7 +176,7 @@ def _write(table: pa.Table, folder: Path) -> Path:
     digest = hashlib.sha256(json.dumps(table.column_names).encode())
     for batch in table.to_batches(max_chunksize=_HASHED_ROWS):
         digest.update(json.dumps(batch.to_pydict(), default=str).encode())
-    path = folder / f"in-memory-{digest.hexdigest()[:16]}.parquet"
+    path = folder / f"{IN_MEMORY}{digest.hexdigest()[:16]}.parquet"
     with writing(path) as aside:
         pq.write_table(table, aside)
     return path

@@ -9,6 +9,7 @@ from pathlib import Path
 from ebmcal.data.builtin import rotten_tomatoes
 from ebmcal.data.folders import find_parts
 from ebmcal.data.hub import hub_parts
+from ebmcal.data.in_memory import IN_MEMORY
 from ebmcal.data.parts import PartFiles, check_file, format_of
 from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
@@ -66,6 +67,8 @@ def resolve_source(source: DataSource) -> ResolvedSource:
 
 def _own_name(train: Path) -> str:
     """A name for the user's own task: the file's, or its folder's when the file is just called train."""
+    if train.name.startswith(IN_MEMORY):
+        return "texts in memory"
     plain = train.stem.lower() in ("train", "training", "data")
     return train.resolve().parent.name or train.stem if plain else train.stem
 
