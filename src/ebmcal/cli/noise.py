@@ -144,13 +144,14 @@ def show(
 
 def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
     from ebmcal.storage.atomic import read_json
-    from ebmcal.tables import hardness_table, split_wide, to_rich
+    from ebmcal.tables import hardness_table, select_columns, to_rich
 
     table = hardness_table(read_json(run.metrics))
     if not table.rows:
         raise EbmcalError(f"The run {run.root} used no noise: none of its methods has an energy that is trained.")
-    for part in split_wide(table, console.width):
-        console.print(to_rich(part))
+    told = ("source", "method", "probe", "training", "held_out", "used")
+    for wanted in (lambda key: key == "source" or key not in told, told.__contains__):  # both fit a terminal
+        console.print(to_rich(select_columns(table, wanted)))
     for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
         _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
 

@@ -10,22 +10,21 @@ from ebmcal.tables.table import Column, Entry, Table, TableRow
 #: Told apart on held-out texts more often than this is too easy to teach much, less often too hard.
 TOO_EASY, TOO_HARD = 0.97, 0.6
 
-TEXTS, TOLD = "Texts", "Told from data"
 COLUMNS = (
     Column("source", "Source"),
-    Column("share", "Share", group=TEXTS, digits=2),
-    Column("words", "Words (data)", group=TEXTS),
-    Column("unknown", "Unknown (data)", group=TEXTS),
-    Column("identical", "Identical", group=TEXTS),
-    Column("thrown_away", "Thrown away", group=TEXTS),
-    Column("method", "Method", group=TOLD),
-    Column("probe", "Probe", group=TOLD, digits=2),
-    Column("training", "Training", group=TOLD, digits=2),
-    Column("held_out", "Held-out", group=TOLD, digits=2),
-    Column("used", "Used", group=TOLD, digits=1),
+    Column("share", "Share", digits=2),
+    Column("words", "Words (of data)"),
+    Column("unknown", "Unknown words (of data)"),
+    Column("identical", "Identical"),
+    Column("thrown_away", "Thrown away"),
+    Column("method", "Method"),
+    Column("probe", "Probe", digits=2),
+    Column("training", "Told apart, training", digits=2),
+    Column("held_out", "Told apart, held-out", digits=2),
+    Column("used", "Used", digits=1),
 )
 NOTE = (
-    "How often a data text has a lower energy than a noise text, at the end of training and for texts that "
+    "Told apart: how often a data text has a lower energy than a noise text, at the end of training and for texts that "
     "no training saw; the gap was memorised. Probe: the same by a linear probe of the untouched encoder."
 )
 
