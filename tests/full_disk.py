@@ -24,6 +24,7 @@ from ebmcal.cli import main
 from ebmcal.judging import Measures, judge_run
 from ebmcal.noise.tiny import train_tokenizer
 from ebmcal.pipeline import stages as pipeline
+from ebmcal.storage.atomic import write_text
 from tiny_models import SENTENCES, make_language_model
 
 KB = 1024
@@ -133,7 +134,7 @@ def make_quick() -> None:
 
 
 def write_blank_report(root: Path) -> Path:
-    pipeline.write_text(root / "report.html", "x" * 100 * KB)
+    write_text(root / "report.html", "x" * 100 * KB)
     return root / "report.html"
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ebmcal.data import load_texts
-from ebmcal.noise.hardness import TOO_EASY, TOO_HARD, describe, probe, verdict
+from ebmcal.noise.hardness import describe, probe
 from small_runs import write_csv
 
 
@@ -60,10 +60,3 @@ def test_the_probe_does_not_depend_on_scale_and_takes_a_constant_feature():
     assert probe(data * 1000, noise * 1000) == pytest.approx(expected, abs=1e-3)
     constant = [np.concatenate([part, np.ones((len(part), 1))], axis=1) for part in (data, noise)]
     assert probe(*constant) == pytest.approx(expected, abs=1e-6)
-
-
-@pytest.mark.parametrize(
-    ("told_apart", "word"), [(1.0, "too easy"), (TOO_EASY, "teaches"), (TOO_HARD, "teaches"), (0.5, "too hard")]
-)
-def test_the_verdict(told_apart, word):
-    assert verdict(told_apart).startswith(word)

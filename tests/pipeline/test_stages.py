@@ -147,9 +147,9 @@ def test_predictions_of_noise_are_of_texts_that_no_training_drew(finished):
     folder, _ = finished
     noise = Predictions.read(folder.predictions(BASELINE, "noise"))
     (place,) = (path.parent for path in folder.root.parent.glob("cache/noise/*/shard-00000.parquet"))
-    stored = [row["text"] for row in NoiseStore.open(place).rows(40 + HELD_OUT)]
-    assert list(noise.texts) == stored[40:]
-    assert len(stored) == 40 + HELD_OUT
+    stored = [row["text"] for row in NoiseStore.open(place).rows(10**6)]
+    assert list(noise.texts) == stored[40 : 40 + HELD_OUT]
+    assert noise.n_rows == HELD_OUT
     assert list(noise.ids) == [f"noise-gaps:tiny-{i}" for i in range(HELD_OUT)]
     assert set(noise.labels.tolist()) == {-1}
     examples = json.loads(folder.noise_examples.read_text())
@@ -267,7 +267,7 @@ def test_a_folder_of_a_version_with_other_settings_for_noise_is_recognised(copie
     before = times(copied.root.parent)
     run(settings(files, encoder_folder, copied.root.parent), Reporter())
     assert times(copied.root.parent) == before
-    with pytest.raises(EbmcalError, match=r"another config \(noise: there gaps:tiny, now splice\)"):
+    with pytest.raises(EbmcalError, match=r"another config \(noise: there gaps:tiny, now splice"):
         run(settings(files, encoder_folder, copied.root.parent, noise="splice"), Reporter())
 
 

@@ -209,7 +209,8 @@ def _probes(
     key = fingerprint("probe", config.encoder, config.max_length, held_out.key, data.fingerprint)
     place = cache_of(config) / "probes" / f"{key}.json"
     with contextlib.suppress(EbmcalError):  # absent or damaged
-        return read_json(place)
+        if set(there := read_json(place)) == {s.part.name for s in sources}:
+            return there
     encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code)
     if packs(encoder):
         use_packing(encoder)
