@@ -4,6 +4,7 @@
 """
 
 import inspect
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -150,8 +151,9 @@ def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
     if not table.rows:
         raise EbmcalError(f"The run {run.root} used no noise: none of its methods has an energy that is trained.")
     told = ("source", "method", "probe", "training", "held_out", "used")
-    for wanted in (lambda key: key == "source" or key not in told, told.__contains__):  # both fit a terminal
-        console.print(to_rich(select_columns(table, wanted)))
+    texts = select_columns(table, lambda key: key == "source" or key not in told)
+    for part in (replace(texts, notes=()), select_columns(table, told.__contains__)):  # both fit a terminal
+        console.print(to_rich(part))
     for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
         _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
 
