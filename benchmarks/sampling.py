@@ -1,23 +1,27 @@
-"""Noise sampling against `generate`, and finetuning the noise LM against the stock Trainer; GPT-2 small's architecture.
+"""Noise sampling against `generate`, and finetuning the noise LM against the stock Trainer.
 
-    python benchmarks/sampling.py [--rounds 1]
+    python benchmarks/sampling.py [--lm smollm2] [--lm gpt2] [--rounds 1]
 
-Prompts of about 20 tokens, K = 8 samples of each; a sample is about as long as its prompt, as when a masked text is
+SmolLM2-135M as it is packaged (three query heads share keys and values), and GPT-2 small's architecture with random
+weights. Texts of 20 words, K = 4 samples of each; a sample is about as long as its prompt, as when a masked text is
 written anew. `generate` runs in batches of 32 in fp32, rows in the order they come, until the last row of a batch has
 ended. Both sides write the same number of tokens for each row and take turns in one run.
 """
 
 import argparse
-from collections.abc import Sequence
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
 import numpy as np
 import torch
+from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
-from ebmcal.models.loading import quiet
+from ebmcal.models.loading import load_language_model, quiet
 from ebmcal.models.packing import pack, pad
 from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
 from ebmcal.noise.masking import Markers, Piece, to_sequence
@@ -25,8 +29,42 @@ from ebmcal.noise.sampler import sample
 from ebmcal.training.running import has_fast_bf16, training_arguments
 from timing import draw_texts, in_turns, peak, publish
 
-N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 64, 8, 20
-MARKERS = Markers(50256, 50255, 50254, 50253)
+#: 20 words are about 26 tokens.
+N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 64, 4, 26
+
+
+@dataclass(frozen=True)
+class Size:
+    """A language model, tokens that stand for the marks and are never drawn, and where its layers are."""
+
+    title: str
+    build: Callable[[], nn.Module]
+    markers: Markers
+    layers: Callable[[nn.Module], nn.Module]
+
+
+SIZES = {
+    "smollm2": Size(
+        "SmolLM2-135M", lambda: load_language_model("smollm2")[0], Markers(3, 5, 6, end=4), lambda m: m.model.layers
+    ),
+    "gpt2": Size(
+        "GPT-2 small size", lambda: GPT2LMHeadModel(GPT2Config()), Markers(50256, 50255, 50254, end=50253),
+        lambda m: m.transformer.h,
+    ),
+}  # fmt: skip
+
+
+def copies(size: Size) -> tuple[nn.Module, nn.Module]:
+    """The same weights twice."""
+    torch.manual_seed(0)
+    first, second = size.build(), size.build()
+    second.load_state_dict(first.state_dict())
+    return first, second
+
+
+def n_weights(size: Size, model: nn.Module) -> tuple[int, int]:
+    """Of the layers, and of the head."""
+    return sum(p.numel() for p in size.layers(model).parameters()), model.get_output_embeddings().weight.numel()
 
 
 class Ends(StoppingCriteria):
@@ -39,19 +77,19 @@ class Ends(StoppingCriteria):
         return input_ids.shape[1] >= self.stops
 
 
-def measure_sampling(rounds: int) -> list[dict[str, Any]]:
-    torch.manual_seed(0)
-    model, precision = GPT2LMHeadModel(GPT2Config()).eval(), "bf16" if has_fast_bf16() else "fp32"
+def measure_sampling(size: Size, rounds: int) -> list[dict[str, Any]]:
+    model, ours = copies(size)
+    precision = "bf16" if has_fast_bf16() else "fp32"
     dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    ours = GPT2LMHeadModel(GPT2Config()).eval().to(dtype)
-    ours.load_state_dict(model.state_dict())
+    model.eval(), ours.eval().to(dtype)
     prompts = [text.tolist() for text in draw_texts(N_PROMPTS, MEAN_LENGTH)]
     rng = np.random.default_rng(0)
-    # Random weights hardly ever end a text; so a row's end is drawn, and both sides stop there.
+    # Random words hardly ever end; so a row's end is drawn, and both sides stop there.
     lengths = [np.maximum(3, len(p) * rng.normal(1, 0.15, N_SAMPLES)).astype(int).tolist() for p in prompts]
     layouts = [[Piece([], prompt, [])] for prompt in prompts]
     uniforms = [[np.random.default_rng([i, k]).random(n) for k, n in enumerate(ns)] for i, ns in enumerate(lengths)]
-    lm = NoiseLm(ours, None, MARKERS, "infill", 0.4)
+    lm = NoiseLm(ours, None, size.markers, "infill", 0.4)
+    end = size.markers.end
 
     @torch.inference_mode()
     def reference() -> None:
@@ -59,36 +97,35 @@ def measure_sampling(rounds: int) -> list[dict[str, Any]]:
         for start in range(0, len(rows), 32):
             chunk, stops = zip(*rows[start : start + 32], strict=True)
             longest = max(map(len, chunk))
-            ids = torch.tensor([[MARKERS.end] * (longest - len(r)) + r for r in chunk])
+            ids = torch.tensor([[end] * (longest - len(r)) + r for r in chunk])
             mask = torch.tensor([[0] * (longest - len(r)) + [1] * len(r) for r in chunk])
             model.generate(
                 ids, attention_mask=mask, do_sample=True, top_k=20, max_new_tokens=max(stops), eos_token_id=None,
-                pad_token_id=MARKERS.end, stopping_criteria=[Ends(stops, longest)],
+                pad_token_id=end, stopping_criteria=[Ends(stops, longest)],
             )  # fmt: skip
 
     times = in_turns({"generate": reference, "ours": lambda: sample(lm, layouts, uniforms)}, rounds)
     top, n_tokens = peak(dtype), sum(sum(ns) for ns in lengths)
     # Every drawn token and every token of a prompt goes through the layers once; logits are needed for drawn ones.
-    layers = sum(p.numel() for p in ours.transformer.h.parameters())
-    head = ours.lm_head.weight.numel()
+    layers, head = n_weights(size, ours)
     flops = 2 * (layers * (n_tokens + sum(map(len, prompts))) + head * n_tokens)
+    name = f"noise sampling, {size.title}"
     return [
-        {"name": "noise sampling, GPT-2 small size", "ratio": times["generate"] / times["ours"], "goal": 6,
+        {"name": name, "ratio": times["generate"] / times["ours"], "goal": 5,
          "reference": "generate in batches of 32, fp32", "tokens_per_second": n_tokens / times["ours"]},
-        {"name": "noise sampling, GPT-2 small size, share of the matmul peak", "ratio": flops / times["ours"] / top,
+        {"name": f"{name}, share of the matmul peak", "ratio": flops / times["ours"] / top,
          "goal": 0.4, "reference": f"{top / 1e9:.0f} GFLOP/s in {precision}",
          "generate_over_peak": times["generate"] * top / flops},  # what the first ratio would be at the peak
     ]  # fmt: skip
 
 
-def measure_finetuning(rounds: int, n_steps: int = 6, batch: int = 8) -> list[dict[str, Any]]:
+def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 8) -> list[dict[str, Any]]:
     """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens."""
-    torch.manual_seed(0)
-    stock, ours = GPT2LMHeadModel(GPT2Config()), GPT2LMHeadModel(GPT2Config())
+    stock, ours = copies(size)
     prepare_packing(ours)
-    lm, rng = NoiseLm(ours, None, MARKERS, "infill", 0.4), np.random.default_rng(0)
-    texts = draw_texts(n_steps * batch)
-    items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), MARKERS) for ids in texts]
+    lm, rng = NoiseLm(ours, None, size.markers, "infill", 0.4), np.random.default_rng(0)
+    texts = draw_texts(n_steps * batch, MEAN_LENGTH)
+    items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), size.markers) for ids in texts]
     steps = [items[i : i + batch] for i in range(0, len(items), batch)]
     theirs = Trainer(stock, args=TrainingArguments("unused", use_cpu=True, report_to="none"))
     args = training_arguments(
@@ -101,7 +138,7 @@ def measure_finetuning(rounds: int, n_steps: int = 6, batch: int = 8) -> list[di
     def padded() -> None:
         for step in steps:
             ordered = sorted(step, key=lambda item: len(item[0]))
-            ids, mask, _ = pad(pack([ids for ids, _ in ordered]), MARKERS.end)
+            ids, mask, _ = pad(pack([ids for ids, _ in ordered]), size.markers.end)
             learn = torch.zeros_like(mask, dtype=torch.bool)
             learn[mask.bool()] = torch.from_numpy(np.concatenate([learned for _, learned in ordered]))
             labels = torch.where(learn, ids, -100)
@@ -114,21 +151,36 @@ def measure_finetuning(rounds: int, n_steps: int = 6, batch: int = 8) -> list[di
             ours.zero_grad()
 
     times = in_turns({"padded": padded, "packed": packed}, rounds)
-    n_tokens = sum(len(ids) for ids, _ in items)
+    precision = "bf16" if has_fast_bf16() else "fp32"
+    top = peak(torch.bfloat16 if precision == "bf16" else torch.float32)
+    n_tokens, n_learned = sum(len(ids) for ids, _ in items), sum(int(learn.sum()) for _, learn in items)
+    layers, head = n_weights(size, ours)
+    flops = 6 * (layers * n_tokens + head * n_learned)
+    name = f"finetuning the noise LM, {size.title}"
     return [
-        {"name": "finetuning the noise LM, GPT-2 small size", "ratio": times["padded"] / times["packed"], "goal": 2,
+        {"name": name, "ratio": times["padded"] / times["packed"], "goal": 2,
          "reference": "transformers.Trainer, padding to the longest, fp32",
-         "tokens_per_second": n_tokens / times["packed"]}
+         "tokens_per_second": n_tokens / times["packed"]},
+        {"name": f"{name}, share of the matmul peak", "ratio": flops / times["packed"] / top, "goal": 0.6,
+         "reference": f"{top / 1e9:.0f} GFLOP/s in {precision}"},
     ]  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--lm", choices=SIZES, action="append")
+    parser.add_argument("--only", choices=("sampling", "finetuning"))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    publish("sampling", measure_sampling(options.rounds) + measure_finetuning(options.rounds))
+    load, results = os.getloadavg()[0], []
+    for name in options.lm or SIZES:
+        if options.only != "finetuning":
+            results += measure_sampling(SIZES[name], options.rounds)
+        if options.only != "sampling":
+            results += measure_finetuning(SIZES[name], options.rounds)
+    publish("sampling", [row | {"load_before": round(load, 1)} for row in results])
 
 
 if __name__ == "__main__":

@@ -86,6 +86,9 @@ class RunConfig(BaseModel):
         None, "Noise texts at most; the run goes round them when it needs more.", NOISE, ge=1
     )
     samples_per_mask: int = _option(4, "Samples written from one masked text.", NOISE, ge=1)
+    noise_condition: Literal["none", "own", "other"] = _option(
+        "none", "The noise LM reads a label first and is then told the text's own, or another.", NOISE
+    )
     noise_start: float = _option(0.0, "Share of the run on cross-entropy alone.", NOISE, ge=0, lt=1)
     noise_every: int = _option(1, "Noise in every n-th step after that.", NOISE, ge=1)
     noise_seed: int = _option(0, "Seed of the noise LM and of the noise.", NOISE, ge=0)

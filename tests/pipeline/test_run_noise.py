@@ -216,3 +216,14 @@ def check_figures(folder: RunFolder):
     gap = noise.energies[far][None] - known.energies[:, None]
     wins = (gap > 0).mean() + 0.5 * (gap == 0).mean()
     assert facts["told_apart_held_out"]["far"] == pytest.approx(wins, abs=1e-3)
+
+
+def test_a_noise_lm_that_reads_labels_is_told_another(make):
+    noise, data = make("gaps:tiny", noise_condition="other", noise_samples=20)
+    (source,) = noise.sources
+    assert source.card["label_names"] == list(data.label_names)
+    train = data.splits["train"]
+    own = dict(zip(train.ids.tolist(), (data.label_names[label] for label in train.labels), strict=True))
+    rows = list(source.store.rows())
+    assert rows
+    assert all(row["told"] in data.label_names and row["told"] != own[row["source_id"]] for row in rows)

@@ -31,7 +31,7 @@ def fit_config(config: RunConfig) -> None:
     reporter = Console()
     resolved, data = prepare(config, reporter)
     for part in _stored_parts(resolved):
-        folder, card = fit_noise_lm(resolved, part, data.splits["train"], data.splits["calibration"], reporter)
+        folder, card = fit_noise_lm(resolved, part, data, reporter)
         typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
 
 
@@ -64,7 +64,7 @@ def sample_config(
     if store and len(parts) > 1:
         raise EbmcalError(f"--store takes the texts of one source; noise names {', '.join(p.name for p in parts)}.")
     for part in parts:
-        lm, card = fit_noise_lm(resolved, part, train, data.splits["calibration"], reporter)
+        lm, card = fit_noise_lm(resolved, part, data, reporter)
         filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=count, folder=store, engine=chosen)
         typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
 

@@ -98,7 +98,7 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
     look = partial(held_out_loss, lm, Encoded(lm, held_out), held_out.labels, bf16=uses_bf16(settings.precision))
     before, n_steps = look(), _n_steps(settings, len(train), work)
     history = _train(settings, lm, train, n_steps, look, work, reporter) if n_steps else []
-    card = _card(settings, lm, before, look(), history, time.monotonic() - start)
+    card = _card(settings, lm, before, look() if history else before, history, time.monotonic() - start)
     with quiet(), writing_folder(folder) as aside:
         lm.model.save_pretrained(aside)
         lm.tokenizer.save_pretrained(aside)

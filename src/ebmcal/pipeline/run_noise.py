@@ -128,7 +128,7 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
     parts = parse_noise(config.noise)
     if n_processes() > 1:
         for part in parts:
-            _require_made(config, part, train)
+            _require_made(config, part, data)
     sources = tuple(_prepare(config, part, data, reporter) for part in parts)
     held_out = _held_out(config, sources, data, reporter)
     examples = [row for source in sources for row in _examples(source, train)]
@@ -146,7 +146,7 @@ def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Repor
     if part.is_online:
         return Source(part, online=Splice(part.of) if part.source == "splice" else Far())
     train = data.splits["train"]
-    lm_folder, card = fit_noise_lm(config, part, train, data.splits["calibration"], reporter)
+    lm_folder, card = fit_noise_lm(config, part, data, reporter)
     wanted = noise_wanted(config, part, len(train))
     store = fill_noise_store(config, part, train, lm_folder, card, reporter, count=wanted + HELD_OUT)
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
@@ -264,11 +264,9 @@ def _examples(source: Source, train: Texts) -> list[dict[str, Any]]:
     return [empty | {"noise": text, "noise_pair": pair} for text, pair in written]
 
 
-def fit_noise_lm(
-    config: RunConfig, part: NoisePart, train: Texts, held_out: Texts, reporter: Reporter
-) -> tuple[Path, dict[str, Any]]:
+def fit_noise_lm(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
     """The folder and the card of the noise LM of a source of a resolved config."""
-    settings = lm_settings(config, part)
+    settings, train, held_out = lm_settings(config, part, data), data.splits["train"], data.splits["calibration"]
     folder = cache_of(config) / "noise_lm" / settings.key(train)
     with made_once(folder, "noise LM", reporter):
         return folder, fit(settings, train, held_out, folder, reporter)
@@ -289,7 +287,13 @@ def fill_noise_store(
 
 
 def _identity(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str) -> dict[str, Any]:
-    settings = NoiseSettings(config.top_k, config.samples_per_mask, seed=config.noise_seed, precision=config.precision)
+    settings = NoiseSettings(
+        config.top_k,
+        config.samples_per_mask,
+        seed=config.noise_seed,
+        precision=config.precision,
+        condition=config.noise_condition,
+    )
     return settings.identity(train.fingerprint, card, lm_key)
 
 
@@ -297,11 +301,11 @@ def _store_folder(config: RunConfig, train: Texts, card: dict[str, Any], lm_key:
     return cache_of(config) / "noise" / fingerprint("noise", _identity(config, train, card, lm_key))
 
 
-def _require_made(config: RunConfig, part: NoisePart, train: Texts) -> None:
+def _require_made(config: RunConfig, part: NoisePart, data: TaskData) -> None:
     """Several processes only share a training: one of them making noise for hours would let the others time out."""
     if part.is_online:
         return
-    settings = lm_settings(config, part)
+    settings, train = lm_settings(config, part, data), data.splits["train"]
     card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
@@ -320,7 +324,7 @@ def noise_wanted(config: RunConfig, part: NoisePart, n_train: int) -> int:
     return max(1, min(math.ceil(draws * part.share), config.noise_samples or 2_000_000))
 
 
-def lm_settings(config: RunConfig, part: NoisePart) -> NoiseLmSettings:
+def lm_settings(config: RunConfig, part: NoisePart, data: TaskData) -> NoiseLmSettings:
     """The part of a resolved config that the noise LM of a source depends on."""
     return NoiseLmSettings(
         name=part.of,
@@ -333,6 +337,7 @@ def lm_settings(config: RunConfig, part: NoisePart) -> NoiseLmSettings:
         seed=config.noise_seed,
         precision=config.precision,
         trust_remote_code=config.trust_remote_code,
+        label_names=() if config.noise_condition == "none" else tuple(data.label_names),
     )
 
 
