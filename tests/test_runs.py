@@ -203,7 +203,7 @@ def test_a_config_and_what_goes_over_it(encoder_folder, tmp_path):
     config = settings(file, encoder_folder, tmp_path, steps=9)
     for base in (config, tmp_path / "c.yaml", str(tmp_path / "c.yaml")):
         (tmp_path / "c.yaml").write_text(save_config(config))
-        prepared, owner = _prepared(base, {"seeds": [4]}, False)
+        prepared, _, owner = _prepared(base, {"seeds": [4]}, False)
         assert (prepared.steps, prepared.seeds, prepared.output) == (9, [4], config.output)
         assert prepared.cache_dir == config.cache_dir
         assert owner is None
@@ -211,7 +211,7 @@ def test_a_config_and_what_goes_over_it(encoder_folder, tmp_path):
 
 @pytest.mark.parametrize("shared", [False, True])
 def test_where_the_cache_is(tmp_path, monkeypatch, shared):
-    prepared, _ = _prepared(None, {"train": tmp_path / "x.csv", "output": tmp_path / "run"}, shared)
+    prepared, *_ = _prepared(None, {"train": tmp_path / "x.csv", "output": tmp_path / "run"}, shared)
     assert prepared.cache_dir == (None if shared else tmp_path / "run" / "cache")
     monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path / "env"))
     assert _prepared(None, {"train": tmp_path / "x.csv", "output": tmp_path / "run"}, shared)[0].cache_dir is None
@@ -219,14 +219,14 @@ def test_where_the_cache_is(tmp_path, monkeypatch, shared):
 
 def test_columns_of_data_in_memory(tmp_path):
     pairs = [("a", "b"), ("c", "d")]
-    prepared, _ = _prepared(None, {"train": (pairs, [0, 1]), "output": tmp_path / "pairs"}, False)
+    prepared, *_ = _prepared(None, {"train": (pairs, [0, 1]), "output": tmp_path / "pairs"}, False)
     assert (prepared.text_column, prepared.text_pair_column, prepared.label_column) == ("text", "text_pair", "label")
     table = {"review": ["a", "b"], "stars": [1, 2], "other": [None, None]}
     named = {"text_column": "review", "label_column": "stars"}
-    prepared, _ = _prepared(None, {"train": table, "test": table, "output": tmp_path / "table", **named}, False)
+    prepared, *_ = _prepared(None, {"train": table, "test": table, "output": tmp_path / "table", **named}, False)
     assert prepared.train == prepared.test
     assert prepared.text_column == "review"
-    prepared, _ = _prepared(None, {"train": (["a", "b"], [0, 1]), "task": "sst2", "output": tmp_path / "task"}, False)
+    prepared, *_ = _prepared(None, {"train": (["a", "b"], [0, 1]), "task": "sst2", "output": tmp_path / "task"}, False)
     assert prepared.text_column == "sentence"
 
 

@@ -127,9 +127,11 @@ class Model:
 
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
-        return self.predict(texts, calibrated=False, **options).energies
+        energies = self.predict(texts, calibrated=False, **options).energies
+        assert energies is not None  # `predict` always has them
+        return energies
 
-    def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: str) -> "Model":
+    def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: Any) -> "Model":
         """The same model with a calibrator fitted on labelled rows that it was not trained on.
 
         `held_out` is this model's own `Predictions`, uncalibrated and with labels, or anything that `predict` takes,
@@ -164,10 +166,8 @@ class Model:
             with writing_folder(folder) as aside:
                 for path in self._files():
                     shutil.copy(path, aside / path.name)
-        if fold:
-            attach_folded(folder, self.calibrator)
-        elif self.calibrator is not None:
-            attach(folder, self.calibrator)
+        if self.calibrator is not None:
+            (attach_folded if fold else attach)(folder, self.calibrator)
         return folder
 
     def _files(self) -> list[Path]:
@@ -179,9 +179,9 @@ class Model:
         temperature = self.folded_temperature
         if temperature is None:
             return predictions
-        kind, energies = self.classifier.energy, predictions.energies
-        if kind in ENERGIES:  # functions of the logits before the temperature
-            energies = ENERGIES[kind](torch.from_numpy(predictions.logits * temperature)).numpy()
+        kind, energies, logits = self.classifier.energy, predictions.energies, predictions.logits
+        if kind in ENERGIES and logits is not None:  # functions of the logits before the temperature
+            energies = ENERGIES[kind](torch.from_numpy(logits * temperature)).numpy()
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
 
 
@@ -200,9 +200,9 @@ def _given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> _
     if isinstance(texts, str) and not os.path.exists(texts) and (" " in texts or not Path(texts).suffix):
         raise EbmcalError(f"There is no file {texts!r:.80}. If it is a text, give a list of one: [text].")
     if _is_listed(texts, columns):
-        rows = [_row(i, given) for i, given in enumerate(texts)]
-        _check_listed(rows)
-        return _GivenRows(f"{len(rows):,} texts", rows, np.full(len(rows), -1), np.arange(len(rows)), {})
+        listed = [_row(i, given) for i, given in enumerate(texts)]
+        _check_listed(listed)
+        return _GivenRows(f"{len(listed):,} texts", listed, np.full(len(listed), -1), np.arange(len(listed)), {})
     with tempfile.TemporaryDirectory() as scratch:
         path, columns = as_table_file(texts, Path(scratch), columns)
         rows = load_texts(path, Path(scratch), columns.text, columns.pair, columns.label, label_names)

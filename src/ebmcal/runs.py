@@ -144,8 +144,9 @@ def run(
         run = ebmcal.run(train=(texts, labels), encoder="minilm", methods=["baseline", "hidden"])
         run.results, run.model("hidden").predict(["a text"]).probs
     """
-    config, owner = _prepared(config, settings, shared_cache)
-    return Run(run_stages(config, _reporter(config, progress)).root, owner)
+    ready, folder, owner = _prepared(config, settings, shared_cache)
+    run_stages(ready, _reporter(folder, progress))
+    return Run(folder.root, owner)
 
 
 @_with_settings
@@ -153,19 +154,19 @@ def train(
     config: RunConfig | str | Path | None = None, *, progress: bool = False, shared_cache: bool = False, **settings: Any
 ) -> Run:
     """The models of a `run`, without predictions and report; under torchrun its processes share the work."""
-    config, owner = _prepared(config, settings, shared_cache)
-    train_only(config, _reporter(config, progress))
-    return Run(config.output, owner)
+    ready, folder, owner = _prepared(config, settings, shared_cache)
+    train_only(ready, _reporter(folder, progress))
+    return Run(folder.root, owner)
 
 
-def _reporter(config: RunConfig, progress: bool) -> Reporter:
-    return console_of_main_process(RunFolder(config.output).log) if progress else Reporter()
+def _reporter(folder: RunFolder, progress: bool) -> Reporter:
+    return console_of_main_process(folder.log) if progress else Reporter()
 
 
 def _prepared(
     config: RunConfig | str | Path | None, settings: dict[str, Any], shared_cache: bool
-) -> tuple[RunConfig, TemporaryFolder | None]:
-    """The config with a place for everything, data in memory written into it; and the temporary folder, if any."""
+) -> tuple[RunConfig, RunFolder, TemporaryFolder | None]:
+    """The config with a place for everything and data in memory written there; the folder; who owns a temporary one."""
     ood = settings.get("ood") or {}
     objects = {name: settings[name] for name in DATA_SETTINGS if _is_in_memory(settings.get(name))}
     others = {name: texts for name, texts in dict(ood).items() if _is_in_memory(texts)}
@@ -176,8 +177,12 @@ def _prepared(
         config = load_config(None, config.model_dump() | files)
     else:
         config = load_config(None if config is None else Path(config).expanduser(), files)
-    owner = TemporaryFolder() if config.output is None else None
-    folder = RunFolder(owner.path / "run" if owner else config.output.expanduser())
+    owner = None
+    if config.output is None:
+        owner = TemporaryFolder()
+        folder = RunFolder(owner.path / "run")
+    else:
+        folder = RunFolder(config.output.expanduser())
     check_place(folder)
     changes: dict[str, Any] = {"output": folder.root}
     if config.cache_dir is None and not shared_cache and not os.environ.get("EBMCAL_CACHE"):
@@ -188,7 +193,7 @@ def _prepared(
     if others:
         written = {name: as_table_file(texts, folder.data)[0] for name, texts in others.items()}
         changes["ood"] = config.ood | written
-    return config.model_copy(update=changes), owner
+    return config.model_copy(update=changes), folder, owner
 
 
 def _is_in_memory(data: Any) -> bool:

@@ -19,9 +19,11 @@ def predict(
     from ebmcal.cli.notices import as_notices
     from ebmcal.model import load
 
-    columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
     with as_notices():
-        predictions = load(model).predict(texts, **columns, calibrated=not raw, progress=True)
+        predictions = load(model).predict(
+            texts, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column,
+            calibrated=not raw, progress=True,
+        )  # fmt: skip
         predictions.write(output)
     by, folded = predictions.meta.get("calibrator"), predictions.meta.get("folded_temperature")
     state = f"calibrated by {by['name']}" if by else "not calibrated"
