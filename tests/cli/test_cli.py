@@ -180,6 +180,7 @@ def test_every_setting_is_a_flag():
         "task": ("rte", "rte"),
         "noise": ("splice", "splice"),
         "precision": ("fp32", "fp32"),
+        "noise_condition": ("own", "own"),
         "mlm_order": ("left", "left"),
         "tokens_per_micro_batch": ("640", 640),
         "train_prediction_rows": ("640", 640),
