@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := $(VENV)/.ready
 
-.PHONY: setup weights-base demo test test-slow faults lint format bench wheel clean
+.PHONY: setup weights-base demo test test-slow faults lint format bench study wheel clean
 
 setup: $(READY)
 
@@ -44,6 +44,10 @@ format: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+
+# The cells of results/noise: hours on two cores. Interrupted, it goes on; --gather only puts together what is done.
+study: $(READY)
+	$(BIN)/python benchmarks/study.py results/noise
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel
