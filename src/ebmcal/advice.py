@@ -13,6 +13,7 @@ import numpy as np
 from scipy.special import log_softmax
 
 from ebmcal.calibrators import TemperatureScaling
+from ebmcal.calibrators.base import logits_in
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -73,10 +74,10 @@ def advise(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, Any] | None:
 
 def candidates(method: str, runs: Sequence[Predictions]) -> list[Candidate]:
     """A method plain and with temperature, each seed by itself, averaged."""
-    plain = np.mean([_losses(run.logits, run.labels) for run in runs], axis=0)
-    fits = [_cross_validated(run.logits, run.labels) for run in runs]
+    plain = np.mean([_losses(logits_in(run), run.labels) for run in runs], axis=0)
+    fits = [_cross_validated(logits_in(run), run.labels) for run in runs]
     scaled, temperature = np.mean([losses for losses, _ in fits], axis=0), float(np.mean([t for _, t in fits]))
-    accuracy = float(np.mean([(run.logits.argmax(axis=1) == run.labels).mean() for run in runs]))
+    accuracy = float(np.mean([(run.predicted() == run.labels).mean() for run in runs]))
     return [
         Candidate(method, False, plain, accuracy, temperature),
         Candidate(method, True, scaled, accuracy, temperature),

@@ -25,7 +25,7 @@ from ebmcal.tables.comparison import DETECTION_COLUMNS
 from ebmcal.tables.document import Key, figure, heading, row_name
 
 #: Predictions, or the path of a file that holds them.
-Source = Predictions | str | PathLike
+Source = Predictions | str | PathLike[str]
 
 #: What the rows of `ood` are called in the document.
 OTHER_TEXTS = "ood"
@@ -212,8 +212,9 @@ def _read(source: Source, name: str, like: Predictions | None = None) -> Predict
             f"{name if rows is source else source} has one class only ({rows.label_names[0]}). A column for each class "
             "is needed, also for two."
         )
-    same = like is not None and sorted(rows.label_names) == sorted(like.label_names)
-    return rows.in_order(like.label_names) if same else rows
+    if like is not None and sorted(rows.label_names) == sorted(like.label_names):
+        return rows.in_order(like.label_names)
+    return rows
 
 
 def _same_rows(named: Mapping[str, Predictions]) -> dict[str, Predictions]:

@@ -177,7 +177,7 @@ def _cell_rows(
     cell: Cell, tests: dict[str, Predictions], calibrators: dict[str, Calibrator], how: Measures
 ) -> Iterator[dict[str, Any]]:
     for test_set, rows in tests.items():
-        identity = {"method": cell.method, "seed": cell.seed, "test_set": test_set}
+        identity: dict[str, Any] = {"method": cell.method, "seed": cell.seed, "test_set": test_set}
         yield judge(rows, how, **identity)
         for shown, calibrator in calibrators.items():
             yield judge(calibrator.apply(rows), how, **identity, posthoc=shown, note=calibrator.note)

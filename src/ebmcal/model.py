@@ -18,6 +18,7 @@ import torch
 from transformers import AutoTokenizer
 
 from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
+from ebmcal.calibrators.base import logits_in
 from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
@@ -127,9 +128,7 @@ class Model:
 
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
-        energies = self.predict(texts, calibrated=False, **options).energies
-        assert energies is not None  # `predict` always has them
-        return energies
+        return self.predict(texts, calibrated=False, **options).require_energies()
 
     def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: Any) -> "Model":
         """The same model with a calibrator fitted on labelled rows that it was not trained on.
@@ -179,9 +178,9 @@ class Model:
         temperature = self.folded_temperature
         if temperature is None:
             return predictions
-        kind, energies, logits = self.classifier.energy, predictions.energies, predictions.logits
-        if kind in ENERGIES and logits is not None:  # functions of the logits before the temperature
-            energies = ENERGIES[kind](torch.from_numpy(logits * temperature)).numpy()
+        kind, energies = self.classifier.energy, predictions.energies
+        if kind in ENERGIES:  # functions of the logits before the temperature
+            energies = ENERGIES[kind](torch.from_numpy(logits_in(predictions) * temperature)).numpy()
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
 
 

@@ -72,6 +72,13 @@ def test_labelled_without_any_label_is_an_error():
         Predictions([-1], ("a", "b"), probs=[[0.5, 0.5]]).labelled()
 
 
+def test_energies_that_are_required_are_given_or_said_to_be_absent():
+    p = Predictions([0], ("a", "b"), probs=[[0.5, 0.5]], energies=[-2.0])
+    assert p.require_energies().tolist() == [-2.0]
+    with pytest.raises(EbmcalError, match="no energies"):
+        Predictions([0], ("a", "b"), probs=[[0.5, 0.5]]).require_energies()
+
+
 def test_with_probs_replaces_logits_and_adds_meta():
     p = sample(meta={"seed": 1}).with_probs(np.full((7, 3), 1 / 3), calibrator="temperature")
     assert p.logits is None

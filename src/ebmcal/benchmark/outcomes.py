@@ -58,7 +58,10 @@ def failure_table(outcomes: Sequence[Outcome]) -> Table:
     rows = []
     for outcome in outcomes:
         name = outcome.task.name
-        rows += [TableRow(tuple(map(Entry, (name, c.method, c.seed, why)))) for c, why in outcome.failed.items()]
+        rows += [
+            TableRow((Entry(name), Entry(cell.method), Entry(cell.seed), Entry(why)))
+            for cell, why in outcome.failed.items()
+        ]
         if outcome.error and outcome.error not in outcome.failed.values():
             rows.append(TableRow((Entry(name), Entry("all"), Entry(), Entry(outcome.error))))
     return Table("Failed", columns, tuple(rows))
@@ -91,4 +94,4 @@ def _test_sets(task: BenchmarkTask) -> list[str]:
 
 
 def _cell(row: Mapping[str, Any]) -> Cell:
-    return Cell(row["method"], row.get("seed"))
+    return Cell(row["method"], row["seed"])

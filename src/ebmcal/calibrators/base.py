@@ -13,7 +13,7 @@ import inspect
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import as_labels, as_logits
 from ebmcal.storage.atomic import write_json
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 FORMAT = 1
 # Below this a probability read from a file is taken to be rounded to zero; its logarithm has to stay finite.
@@ -44,7 +47,7 @@ class Calibrator:
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
 
-    def fit(self, logits: Any, y: Any) -> "Calibrator":
+    def fit(self, logits: Any, y: Any) -> "Self":
         """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns itself."""
         return self._fit_rows(logits, y, ids=None, label_names=None)
 
@@ -59,7 +62,7 @@ class Calibrator:
             )
         return self._predict(logits)
 
-    def fit_predictions(self, predictions: Predictions) -> "Calibrator":
+    def fit_predictions(self, predictions: Predictions) -> "Self":
         """Learn from the labelled rows of `Predictions`; also remembers their ids and the label names."""
         rows = predictions.labelled()
         return self._fit_rows(logits_in(rows), rows.labels, ids=rows.ids, label_names=list(rows.label_names))
@@ -95,7 +98,7 @@ class Calibrator:
         """The constructor's settings, as scikit-learn's `clone` and grid searches expect them."""
         return {name: getattr(self, name) for name in inspect.signature(type(self)).parameters}
 
-    def set_params(self, **params: Any) -> "Calibrator":
+    def set_params(self, **params: Any) -> "Self":
         """Change settings; fit again for them to matter."""
         for name, value in params.items():
             if name not in self.get_params():
@@ -127,7 +130,7 @@ class Calibrator:
         }
 
     @classmethod
-    def from_json(cls, value: dict[str, Any]) -> "Calibrator":
+    def from_json(cls, value: dict[str, Any]) -> "Self":
         """The calibrator that `to_json` wrote down."""
         self = cls(**value["settings"])
         self._remember(value["n_classes"], value["label_names"], FittingRows.from_json(value["fitted_on"]))
@@ -158,7 +161,7 @@ class Calibrator:
     def _learned_from_json(cls, name: str, value: Any) -> Any:
         return np.asarray(value, dtype=np.float64) if isinstance(value, list) else value
 
-    def _fit_rows(self, logits: Any, y: Any, ids: Any, label_names: list[str] | None) -> "Calibrator":
+    def _fit_rows(self, logits: Any, y: Any, ids: Any, label_names: list[str] | None) -> "Self":
         logits = _checked_logits(logits)
         self._check_settings()
         y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))

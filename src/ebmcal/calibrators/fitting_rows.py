@@ -11,10 +11,13 @@ import hashlib
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from ebmcal.mixing import splitmix64
+
+Ids = Sequence[Any] | np.ndarray
 
 KEPT = 4096
 # Without ids, equal logits may be chance: one row in twenty has to be known beyond what chance explains.
@@ -75,11 +78,11 @@ class FittingRows:
     rows_with_ids: Sketch | None = None
 
     @classmethod
-    def of(cls, logits: np.ndarray, ids: Sequence | None = None) -> "FittingRows":
+    def of(cls, logits: np.ndarray, ids: Ids | None = None) -> "FittingRows":
         rows = row_hashes(logits)
         return cls(len(rows), Sketch.of(rows), Sketch.of(_with_ids(rows, ids)) if _tell_apart(ids) else None)
 
-    def share_among(self, logits: np.ndarray, ids: Sequence | None = None) -> float:
+    def share_among(self, logits: np.ndarray, ids: Ids | None = None) -> float:
         """The share of the given rows that are fitting rows: exact up to `KEPT` fitting rows, else estimated."""
         rows = row_hashes(logits)
         if self.rows_with_ids is not None and _tell_apart(ids):
@@ -98,7 +101,7 @@ class FittingRows:
         )
 
 
-def warn_if_fitted_on(fitted_on: FittingRows, logits: np.ndarray, ids: Sequence | None = None) -> None:
+def warn_if_fitted_on(fitted_on: FittingRows, logits: np.ndarray, ids: Ids | None = None) -> None:
     """Warn with `FittedOnJudgedRows` when some of the rows were fitted on."""
     share = fitted_on.share_among(logits, ids)
     if share > 0:
@@ -123,11 +126,11 @@ def row_hashes(logits: np.ndarray) -> np.ndarray:
     return hashes
 
 
-def _with_ids(rows: np.ndarray, ids: Sequence) -> np.ndarray:
+def _with_ids(rows: np.ndarray, ids: Ids) -> np.ndarray:
     digests = b"".join(hashlib.blake2b(str(i).encode(), digest_size=8).digest() for i in ids)
     return splitmix64(rows ^ np.frombuffer(digests, dtype="<u8"))
 
 
-def _tell_apart(ids: Sequence | None) -> bool:
+def _tell_apart(ids: Ids | None) -> TypeGuard[Ids]:
     """Whether ids say more than a row's place in its file, which is what they are when nobody gave any."""
     return ids is not None and any(str(name) != str(place) for place, name in enumerate(ids))

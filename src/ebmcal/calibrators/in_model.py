@@ -83,8 +83,8 @@ def _attach_unfolded(model_dir: str | Path, fitted: Calibrator) -> Path:
 
 def _held_out_rows(on: Predictions | str | Path, model_dir: Path) -> Predictions:
     """The labelled rows, with the model's classes in the model's order; not calibrated already."""
-    is_file = not isinstance(on, Predictions)
-    rows, names, where = Predictions.read(on) if is_file else on, _label_names(model_dir), on if is_file else "on"
+    rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on), on)
+    names = _label_names(model_dir)
     if rows.meta.get("calibrator"):
         raise EbmcalError(
             f"{where} is calibrated already; a calibrator has to see the model's own logits. Predict again without one."
@@ -95,7 +95,7 @@ def _held_out_rows(on: Predictions | str | Path, model_dir: Path) -> Predictions
                 f"{where} has {rows.n_classes} classes ({', '.join(rows.label_names)}), but the model in {model_dir} "
                 f"has {len(names)} ({', '.join(names)}). Give predictions of this model."
             )
-        rows = Predictions.read(on, label_names=names) if is_file else rows.in_order(names)
+        rows = on.in_order(names) if isinstance(on, Predictions) else Predictions.read(on, label_names=names)
     with errors_of(where):
         return rows.labelled()
 

@@ -16,8 +16,6 @@ from ebmcal.calibrators.temperature import least_nll
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import softmax
 
-LIMITS = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-8}
-
 
 class VectorScaling(Calibrator):
     """A scale and a bias per label, learned together. May change the predicted labels.
@@ -54,7 +52,10 @@ class VectorScaling(Calibrator):
         temperature, _ = least_nll(logits, y)
         z = _centred(logits).T / temperature  # [C, n]
         start = np.concatenate([np.ones(len(z)), np.zeros(len(z))])
-        found = minimize(_objective, start, (z, y, self.penalty), jac=True, method="L-BFGS-B", options=LIMITS)
+        found = minimize(
+            _objective, start, (z, y, self.penalty), jac=True, method="L-BFGS-B",
+            options={"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-8},
+        )  # fmt: skip
         self.scale_, self.bias_ = found.x[: len(z)] / temperature, found.x[len(z) :].copy()
         self.converged_ = bool(found.success)
         if not self.converged_:

@@ -19,6 +19,7 @@ def calibrate(
 ) -> None:
     """Fit a calibrator on predictions and store it in the model folder."""
     from ebmcal.calibrators import calibrate_folder
+    from ebmcal.calibrators.in_model import folded_temperature
     from ebmcal.cli.notices import as_notices
 
     with as_notices():
@@ -30,7 +31,7 @@ def calibrate(
     )
     if kept.folded:
         typer.echo(
-            f"Divided {' and '.join(kept.folded)} in {model_dir} by {kept.calibrator.temperature_:.6g}: "
+            f"Divided {' and '.join(kept.folded)} in {model_dir} by {folded_temperature(model_dir):.6g}: "
             "the model's own probabilities are calibrated now. Energies read off its logits (hidden, sharp-hidden) "
             "change with them."
         )

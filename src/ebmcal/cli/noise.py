@@ -183,5 +183,5 @@ def _told_apart(store: "NoiseStore", model: Path, data: Path | None) -> str:
     from ebmcal.model import load
 
     rows = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in store.rows(500)]
-    figures = ood_detection(-Predictions.read(data).energies, -load(model).energy(rows))
+    figures = ood_detection(-Predictions.read(data).require_energies(), -load(model).energy(rows))
     return f"\nThe energy of {model} tells noise from data {figures['auroc']:.1%} of the time (AUROC)."

@@ -113,10 +113,10 @@ def ece_sums(labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int, 
     def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
         return np.abs(sums).sum(axis=-1) / (n * n_events)
 
-    finer = safe_refinement(n_bins)
-    plain = kind == "class" and binning == "width" and finer is not None
-    quick = plain and _quick_pays(n_events, n_bins * finer)
-    add_up = _quick_classwise_sums(labels, probs, n_bins, finer) if quick else None
+    finer = safe_refinement(n_bins) if kind == "class" and binning == "width" else None
+    add_up = None
+    if finer is not None and _quick_pays(n_events, n_bins * finer):
+        add_up = _quick_classwise_sums(labels, probs, n_bins, finer)
     return Sums(len(labels), n_events, n_events * n_bins, entries, finish, add_up)
 
 
@@ -198,7 +198,7 @@ def part_sums(
     kind: Kind,
     n_bins: int,
     binning: Binning,
-    finish: FinishParts | None = None,
+    finish: FinishParts = lambda parts, n, n_events: parts,
 ) -> Sums:
     """Sums of counts, forecast probabilities and outcomes of every bin: [3, events, bins] once reshaped."""
     n_events, codes = _binned(probs, labels, kind, n_bins, binning)

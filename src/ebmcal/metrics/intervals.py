@@ -215,7 +215,7 @@ def summarize(
     """
     known = predictions.labelled()
     labels, probs = as_labels_and_probs(known.labels, probs=known.probs)
-    wanted = {name: (metric(name), {}) for name in metrics}
+    wanted: dict[str, tuple[Metric, dict[str, Any]]] = {name: (metric(name), {}) for name in metrics}
     return intervals(wanted, labels, probs, n_resamples=n_resamples, seed=seed, level=level, warn=warn)
 
 

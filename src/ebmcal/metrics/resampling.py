@@ -58,13 +58,15 @@ class Units:
 
     def table(self, sums: Sums, first: int = 0) -> Any:
         """What each unit adds to each sum, [n_sums, n_units]; the rows are `first` and those after it."""
-        return _row_table(sums, first, self.n_rows) if self.of_row is None else self._block_table(sums, first)
+        return (
+            _row_table(sums, first, self.n_rows) if self.of_row is None else self._block_table(sums, first, self.of_row)
+        )
 
-    def _block_table(self, sums: Sums, first: int) -> np.ndarray:
+    def _block_table(self, sums: Sums, first: int, of_row: np.ndarray) -> np.ndarray:
         out = np.zeros(sums.n_sums * self.n_units)
         for part in chunks(self.n_rows, sums.width):
             columns, values = sums.entries(slice(first + part.start, first + part.stop))
-            cells = columns.astype(np.intp) * self.n_units + self.of_row[part]
+            cells = columns.astype(np.intp) * self.n_units + of_row[part]
             np.add.at(out, cells.ravel(), values.ravel())
         return out.reshape(sums.n_sums, self.n_units)
 

@@ -43,7 +43,7 @@ class Sums:
 
     def value(self) -> float:
         """The metric on all rows, each once."""
-        return float(self.finish(self.totals(), np.float64(self.n_rows)))
+        return float(self.finish(self.totals(), np.array(self.n_rows, dtype=np.float64)))
 
 
 def finish_many(finish: Finish, sums: np.ndarray, n: np.ndarray) -> np.ndarray:

@@ -137,7 +137,13 @@ def draw_risk_coverage(data: list[Series], ax: "Axes | None" = None) -> "Axes":
         return say_empty(ax, "No row has a label.")
     tidy(ax, x="coverage: share of texts answered", y="risk: share of errors")
     for series, look in zip(data, looks(series.name for series in data).values(), strict=True):
-        line = {"color": look.color, "linestyle": look.line, "marker": look.marker, "markersize": 4, "linewidth": 1.6}
+        line: dict[str, Any] = {
+            "color": look.color,
+            "linestyle": look.line,
+            "marker": look.marker,
+            "markersize": 4,
+            "linewidth": 1.6,
+        }
         ax.plot(series.x, series.y, label=label_text(series.name), markevery=max(1, len(series.x) // 7), **line)
     ax.set(xlim=(0, 1.01), ylim=(0, None))
     add_legend(ax)

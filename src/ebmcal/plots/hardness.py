@@ -44,7 +44,8 @@ def draw_hardness(data: Sequence[Hardness], ax: "Axes | None" = None) -> "Axes":
     ):
         known = [(getattr(row, key), i) for i, row in enumerate(data) if getattr(row, key) is not None]
         if known:
-            ax.scatter(*zip(*known, strict=True), marker=marker, label=label, s=36)
+            places, heights = zip(*known, strict=True)
+            ax.scatter(places, heights, marker=marker, label=label, s=36)
     for i, row in enumerate(data):
         ax.text(0.41, i - 0.18, row.name, fontsize=8, color=INK)
     ax.set_yticks([])

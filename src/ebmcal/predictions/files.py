@@ -7,6 +7,7 @@ becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ class FileColumns:
         return len(next(iter(self.columns.values()), []))
 
 
-def read_columns(path: str | Path) -> FileColumns:
+def read_columns(path: str | PathLike[str]) -> FileColumns:
     """Read a file by its suffix.
 
     >>> import tempfile; p = Path(tempfile.mkdtemp()) / "p.csv"
@@ -62,7 +63,7 @@ def read_columns(path: str | Path) -> FileColumns:
     return table
 
 
-def write_columns(path: str | Path, table: FileColumns) -> None:
+def write_columns(path: str | PathLike[str], table: FileColumns) -> None:
     """Write a file by its suffix, whole or not at all."""
     path = Path(path)
     writer = WRITERS.get(path.suffix.lower())

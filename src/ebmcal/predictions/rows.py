@@ -7,6 +7,7 @@ How files spell it is in `columns` (meaning) and `files` (bytes).
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -105,6 +106,12 @@ class Predictions:
         """The class of largest probability of each row [n]; the first one of a tie."""
         return (self.logits if self.logits is not None else self.probs).argmax(axis=1)
 
+    def require_energies(self) -> np.ndarray:
+        """The energies [n]; an error where there are none."""
+        if self.energies is None:
+            raise EbmcalError("These predictions have no energies. Take a model of ebmcal, or give the column energy.")
+        return self.energies
+
     def entropies(self) -> np.ndarray:
         """Entropy of P(·|x) in nats [n]."""
         probs = self.probabilities()
@@ -147,7 +154,7 @@ class Predictions:
         """The same rows with these probabilities instead of logits; `meta` is added to what is there."""
         return dataclasses.replace(self, logits=None, probs=probs, meta=self.meta | meta)
 
-    def write(self, path: str | Path) -> None:
+    def write(self, path: str | PathLike[str]) -> None:
         """Write by suffix, .parquet, .csv, .jsonl or .npz, whole or not at all.
 
         Parquet and NPZ keep the order of the classes, their names and `meta`; CSV and JSONL have no place for `meta`.
@@ -155,7 +162,7 @@ class Predictions:
         write_columns(path, to_columns(vars(self), Path(path).suffix.lower()))
 
     @classmethod
-    def read(cls, path: str | Path, *, label_names: Sequence[str] | None = None) -> "Predictions":
+    def read(cls, path: str | PathLike[str], *, label_names: Sequence[str] | None = None) -> "Predictions":
         """Read what `write` wrote or what somebody else's model wrote: see `ebmcal.predictions.columns`.
 
         `label_names` puts the classes in that order, or names the classes of a file that numbers them.

@@ -141,7 +141,9 @@ def _model(subject: Subject, subjects: Sequence[Subject], key: str) -> ModelSect
         examples = energy_examples(subject.splits[main], baseline.splits.get(main) if baseline else None)
     compared = any(shift.before is not None for example in examples for shift in example.shifts)
     label = "" if subject.seed is None else f"Seed {subject.seed}"
-    return ModelSection(label, model_pictures(subject, baseline, key), examples, baseline.method if compared else None)
+    return ModelSection(
+        label, model_pictures(subject, baseline, key), examples, baseline.method if baseline and compared else None
+    )
 
 
 def find_baseline(subject: Subject, subjects: Sequence[Subject]) -> Subject | None:

@@ -133,7 +133,7 @@ def model_pictures(subject: Subject, baseline: Subject | None, key: str) -> list
     found: list[Picture | None] = []
     for split, rows in subject.test_sets().items():
         other = beside.splits.get(split) if beside is not None else None
-        others = {} if other is None else {beside.method: other}
+        others = {} if beside is None or other is None else {beside.method: other}
         place = _Place(f"{key}-{split}", "" if split == "test" else f", {split}")
         found += [_reliability(subject, rows, others, place), _classes(rows, place)]
         found += [_risk(subject, rows, others, place), _entropy(rows, place)]

@@ -109,8 +109,8 @@ def mean_figure(rows: Iterable[Mapping], metric: str) -> Entry:
     """
     entries = [figure(row, metric) for row in rows]
     found = [entry for entry in entries if entry.number is not None]
-    if len(found) > 1:
-        values = [entry.number for entry in found]
+    values = [entry.number for entry in entries if entry.number is not None]
+    if len(values) > 1:
         return Entry(statistics.fmean(values), spread=statistics.stdev(values))
     if found:
         return found[0]

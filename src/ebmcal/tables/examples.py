@@ -55,16 +55,25 @@ def energy_examples(predictions: Predictions, baseline: Predictions | None = Non
 
     No text comes twice, so fewer than 2n rows give fewer examples. Baseline rows are found by id.
     """
-    if predictions.energies is None or predictions.texts is None:
+    energies, texts, pairs = predictions.energies, predictions.texts, predictions.text_pairs
+    if energies is None or texts is None:
         return []
-    order = np.argsort(predictions.energies, kind="stable")
-    order = order[np.isfinite(np.asarray(predictions.energies, dtype=np.float64)[order])]
+    order = np.argsort(energies, kind="stable")
+    order = order[np.isfinite(np.asarray(energies, dtype=np.float64)[order])]
     n_low = min(n, (len(order) + 1) // 2)
     ends = [("lowest", i) for i in order[:n_low]] + [("highest", i) for i in order[max(n_low, len(order) - n) :]]
     before = matching_rows(predictions, baseline)
-    after = predictions.probabilities()
+    names = (*predictions.label_names, None)  # the last place is for -1, unknown
     return [
-        _energy_example(predictions, end, int(i), after[i], None if before is None else before[i]) for end, i in ends
+        EnergyExample(
+            end,
+            texts[i],
+            None if pairs is None else pairs[i],
+            names[predictions.labels[i]],
+            float(energies[i]),
+            _label_shifts(predictions, i, None if before is None else before[i]),
+        )
+        for end, i in ends
     ]
 
 
@@ -93,8 +102,13 @@ def noise_examples(records: Iterable[Mapping[str, Any]], n: int = 10) -> list[No
 
 def energy_example_table(examples: Sequence[EnergyExample], name: str = "") -> Table:
     """The paper's example table: text, label, energy, baseline → model posterior."""
-    columns = (Column("end", "Energy"), Column("energy", "Ê(x)", digits=2), Column("label", "Label"))
-    columns += (Column("text", "Text"), Column("posterior", "Posterior, baseline → model"))
+    columns = (
+        Column("end", "Energy"),
+        Column("energy", "Ê(x)", digits=2),
+        Column("label", "Label"),
+        Column("text", "Text"),
+        Column("posterior", "Posterior, baseline → model"),
+    )
     rows = [
         TableRow(
             (
@@ -128,18 +142,15 @@ def masked_text(example: NoiseExample) -> str:
     return "".join(f"<M> ({words})" if hidden else words for words, hidden in example.pieces)
 
 
-def _energy_example(
-    predictions: Predictions, end: str, row: int, after: np.ndarray, before: np.ndarray | None
-) -> EnergyExample:
-    label = int(predictions.labels[row])
-    pair = predictions.text_pairs[row] if predictions.text_pairs is not None else None
-    known = before is not None and not np.isnan(before).any()
-    shown = _interesting(label, after, before if known else None)
-    shifts = [
-        LabelShift(predictions.label_names[c], float(before[c]) if known else None, float(after[c])) for c in shown
-    ]
-    name = predictions.label_names[label] if label >= 0 else None
-    return EnergyExample(end, predictions.texts[row], pair, name, float(predictions.energies[row]), tuple(shifts))
+def _label_shifts(predictions: Predictions, row: int, before: np.ndarray | None) -> tuple[LabelShift, ...]:
+    """From the baseline's probabilities [C], NaN where it lacks the row, to those of a row of `predictions`."""
+    after = predictions.probs[row].astype(np.float64)
+    if before is not None and np.isnan(before).any():
+        before = None
+    return tuple(
+        LabelShift(predictions.label_names[c], None if before is None else float(before[c]), float(after[c]))
+        for c in _interesting(int(predictions.labels[row]), after, before)
+    )
 
 
 def _interesting(label: int, after: np.ndarray, before: np.ndarray | None) -> list[int]:

@@ -91,8 +91,8 @@ def _row(name: str, pairs: Sequence[tuple[Entry, ...]], section: str) -> TableRo
 
 def _average(entries: Sequence[Entry]) -> Entry:
     """Of all sets or of none: an average over fewer sets would not be comparable."""
-    numbers = [entry.number for entry in entries]
-    return Entry() if None in numbers else Entry(statistics.fmean(numbers))
+    numbers = [entry.number for entry in entries if entry.number is not None]
+    return Entry(statistics.fmean(numbers)) if len(numbers) == len(entries) else Entry()
 
 
 def _ordered(keys: Iterable[Key]) -> list[Key]:

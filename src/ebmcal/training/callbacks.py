@@ -42,18 +42,21 @@ class CompleteCheckpoints(TrainerCallback):
 
 def checkpoints(folder: Path) -> list[Path]:
     """The checkpoints of a training, whole or not, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if step_of(p) is not None]
+    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _number_in(p).isdecimal()]
     return sorted(found, key=step_of)
 
 
-def step_of(checkpoint: Path) -> int | None:
+def step_of(checkpoint: Path) -> int:
     """The step after which a checkpoint was written.
 
-    >>> step_of(Path("checkpoint-12")), step_of(Path("checkpoint-../x"))
-    (12, None)
+    >>> step_of(Path("checkpoint-12"))
+    12
     """
-    number = checkpoint.name.rpartition("-")[2]
-    return int(number) if number.isdecimal() else None
+    return int(_number_in(checkpoint))
+
+
+def _number_in(checkpoint: Path) -> str:
+    return checkpoint.name.rpartition("-")[2]
 
 
 def last_checkpoint(folder: Path, say: Callable[[str], None] = lambda line: None) -> Path | None:

@@ -125,7 +125,7 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
     """Train to the end, from the newest whole checkpoint if there is one; a signal saves a checkpoint and stops."""
     folder, total = Path(trainer.args.output_dir), trainer.args.max_steps
     start = last_checkpoint(folder, lambda line: reporter.say(f"{title}: {line}"))
-    done = step_of(start) or 0 if start else 0
+    done = step_of(start) if start else 0
     if trainer.is_world_process_zero():
         # The Trainer would keep them in place of good ones.
         for damaged in (c for c in checkpoints(folder) if step_of(c) > done):
