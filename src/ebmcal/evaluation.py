@@ -190,7 +190,7 @@ def _calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
 def _read_all(given: Source | Sequence[Source] | Mapping[str, Source]) -> dict[str, Predictions]:
     """Name → predictions, the classes of all in the order of the first where they are the same."""
     if not isinstance(given, Mapping):
-        sources = [given] if isinstance(given, Source) else list(given)
+        sources = [given] if isinstance(given, Predictions | str | PathLike) else list(given)
         names = [f"predictions {i}" if isinstance(s, Predictions) else str(s) for i, s in enumerate(sources, start=1)]
         twice = next((name for name in names if names.count(name) > 1), None)
         if twice is not None:
@@ -240,7 +240,7 @@ def _partners(named: Mapping[str, Predictions], given: Any, option: str) -> dict
         for name in given.keys() - named.keys():
             raise unknown_name(f"name in {option}", str(name), named)
         return {n: _read(source, f"{option} of {n}", like=named[n]) for n, source in given.items()}
-    sources = [given] if isinstance(given, Source) else list(given)
+    sources = [given] if isinstance(given, Predictions | str | PathLike) else list(given)
     if len(sources) not in (1, len(named)):
         raise EbmcalError(
             f"{option} (--{option}) was given {len(sources)} times for {len(named)} files. "
