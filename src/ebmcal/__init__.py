@@ -14,6 +14,7 @@ _HOMES = {
     "EbmcalError": "ebmcal.errors",
     "EnergyClassifier": "ebmcal.models.classifier",
     "EnergyTextClassifier": "ebmcal.estimator",
+    "EnergyTrainer": "ebmcal.training.energy_trainer",
     "JointTrainer": "ebmcal.training.trainer",
     "Model": "ebmcal.model",
     "Predictions": "ebmcal.predictions",
@@ -49,6 +50,7 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.runs import open_run as open_run
     from ebmcal.runs import run as run
     from ebmcal.runs import train as train
+    from ebmcal.training.energy_trainer import EnergyTrainer as EnergyTrainer
     from ebmcal.training.trainer import JointTrainer as JointTrainer
 else:  # hidden from them: to a type checker it would make every misspelt name a right one
 

@@ -112,12 +112,13 @@ class RunConfig(BaseModel):
     ood: dict[str, Path] = _option({}, "Other texts to compare energies with: NAME=FILE.", RUN)
     train_prediction_rows: int = _option(5000, "Training rows to predict on, for the (train) rows.", RUN, ge=10)
     fsdp: bool = _option(False, "Under torchrun, on GPUs: each process holds a part of the weights (FSDP2).", RUN)
+    report_to: Names = _option([], "Experiment trackers: tensorboard, wandb, trackio, mlflow and others.", RUN)
     keep_checkpoints: bool = _option(False, "Keep the last training checkpoints of finished models.", RUN)
     trust_remote_code: bool = _option(False, "Run code that comes with a model. It can do anything you can.", RUN)
 
 
 #: Settings that may change between two calls on one run folder: they add cells or say where things are.
-FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "fsdp", "keep_checkpoints"}
+FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "fsdp", "keep_checkpoints", "report_to"}
 BY_CONTENT = {"data_dir", "train", "calibration", "test"}  # a folder checks these by fingerprint, not by path
 
 

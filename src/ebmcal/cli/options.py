@@ -13,7 +13,7 @@ import typer
 from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
 
-LISTS = ("methods", "seeds", "posthoc")
+LISTS = ("methods", "seeds", "posthoc", "report_to")
 
 
 def with_config(function: Callable[..., None], extra: list[inspect.Parameter] | None = None) -> Callable[..., None]:
@@ -42,7 +42,7 @@ def require_output(config: RunConfig) -> None:
 def _parameter(name: str, field: Any) -> inspect.Parameter:
     kind, default = _flag_type(name, field.annotation), field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default
-    help_ = field.description + (f" [default: {shown}]" if shown not in (None, False, {}) else "")
+    help_ = field.description + (f" [default: {shown}]" if shown not in (None, False, {}, "") else "")
     flag = f"--{name.replace('_', '-')}"
     names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
     option = typer.Option(*names, help=help_, rich_help_panel=field.json_schema_extra["panel"], show_default=False)

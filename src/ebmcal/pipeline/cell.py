@@ -128,6 +128,8 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
         seed=cell.seed,
         save_steps=config.save_steps,
         eval_steps=config.eval_steps,
+        report_to=config.report_to,
+        run_name=cell.name,
         **(sharding(model.encoder) if config.fsdp else {}),
     )
     labels = work.data.splits["train"].labels

@@ -35,6 +35,7 @@ from ebmcal.storage.locks import locked
 from ebmcal.storage.sealing import seal
 from ebmcal.training.methods import find_method
 from ebmcal.training.processes import is_main_process, main_process_first
+from ebmcal.training.trackers import check_trackers
 
 
 def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None) -> RunFolder:
@@ -94,6 +95,7 @@ def prepare(
     config: RunConfig, reporter: Reporter, say_damage: Callable[[str], None] | None = None
 ) -> tuple[RunConfig, TaskData]:
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
+    check_trackers(config.report_to)
     encoder = check_encoder(config.encoder, config.trust_remote_code)
     if any(find_method(m).energy == "scalar" for m in config.methods) and writes_texts(encoder):
         raise EbmcalError(

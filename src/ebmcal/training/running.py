@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import explaining_disk
 from ebmcal.training.callbacks import CompleteCheckpoints, Progress, StopOnSignal, checkpoints, last_checkpoint, step_of
 from ebmcal.training.processes import n_processes
+from ebmcal.training.trackers import close_trackers
 
 #: Tries a product in bfloat16 and times it against float32, in a process of its own: it may die of it.
 BF16_TRIAL = """
@@ -73,7 +75,8 @@ def uses_bf16(precision: str) -> bool:
 
 def training_arguments(
     folder: Path, *, n_steps: int, batch_size: int, learning_rate: float, warmup_steps: int, precision: str, seed: int,
-    weight_decay: float, save_steps: int, eval_steps: int | None = None, schedule: str = "linear", **more: Any,
+    weight_decay: float, save_steps: int, eval_steps: int | None = None, schedule: str = "linear",
+    report_to: Sequence[str] = (), **more: Any,
 ) -> TrainingArguments:  # fmt: skip
     """Arguments for one pass over a plan of `n_steps` × `batch_size` positions (a global batch: processes share it)."""
     processes = n_processes()
@@ -97,7 +100,7 @@ def training_arguments(
         save_total_limit=2,
         logging_steps=1,
         logging_nan_inf_filter=False,
-        report_to="none",
+        report_to=list(report_to) or "none",
         disable_tqdm=True,
         remove_unused_columns=False,
         average_tokens_across_devices=False,
@@ -137,8 +140,11 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
         advance(done)
         for callback in (Progress(_step_reporter(advance, done)), CompleteCheckpoints(), stopper):
             trainer.add_callback(callback)
-        with explaining_disk(folder):
-            trainer.train(resume_from_checkpoint=str(start) if start else None)
+        try:
+            with explaining_disk(folder):
+                trainer.train(resume_from_checkpoint=str(start) if start else None)
+        finally:
+            close_trackers(trainer.args.report_to)
         if stopper.stopped and trainer.state.global_step < total:
             raise Interrupted(
                 f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
