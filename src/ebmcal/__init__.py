@@ -28,6 +28,7 @@ _HOMES = {
     "run": "ebmcal.runs",
     "summarize": "ebmcal.metrics",
     "train": "ebmcal.runs",
+    "write_noise": "ebmcal.noise.writing",
     "write_report": "ebmcal.report",
 }
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.model import Model as Model
     from ebmcal.model import load as load
     from ebmcal.models.classifier import EnergyClassifier as EnergyClassifier
+    from ebmcal.noise.writing import write_noise as write_noise
     from ebmcal.predictions import Predictions as Predictions
     from ebmcal.report import write_report as write_report
     from ebmcal.runs import Run as Run

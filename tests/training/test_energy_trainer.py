@@ -440,7 +440,7 @@ def test_two_processes_train_as_one_and_each_has_its_own_noise(energy, tmp_path)
     for name, start, batch in (("one", [sys.executable], BATCH), ("two", torchrun, BATCH // 2)):
         (tmp_path / name).mkdir()
         command = [*start, str(script), str(tmp_path / name), energy, str(batch)]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300)
+        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=900)
         assert done.returncode == 0, done.stderr
     drawn = [(tmp_path / "two" / f"drawn-{rank}.txt").read_text().split() for rank in (0, 1)]
     assert len(drawn[0]) == len(drawn[1]) == N_STEPS * BATCH * RATIO // 2

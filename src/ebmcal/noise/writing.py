@@ -1,0 +1,156 @@
+"""`write_noise`: noise for texts of one's own, outside of a run, as a `datasets.Dataset`.
+
+Fits the noise LM on the texts and has it write them anew: the fitting, sampling and storing are those of `ebmcal run`.
+"""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from datasets import Dataset
+
+from ebmcal.data import Texts, load_texts
+from ebmcal.data.in_memory import as_table_file
+from ebmcal.data.values import Columns
+from ebmcal.errors import EbmcalError
+from ebmcal.models.loading import TINY, check_language_model
+from ebmcal.noise.filling import fill
+from ebmcal.noise.fitting import NoiseLmSettings, fit
+from ebmcal.noise.lm import CARD
+from ebmcal.noise.masking import find_mode
+from ebmcal.noise.store import NoiseSettings, NoiseStore
+from ebmcal.progress import Console, Reporter
+from ebmcal.storage.atomic import read_json, sweep
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.locks import locked
+from ebmcal.storage.sealing import is_whole
+from ebmcal.training.processes import n_processes
+
+#: Passes over the texts, texts in a step and learning rate of a noise LM that was pretrained.
+EPOCHS, BATCH, LEARNING_RATE = 4, 8, 1e-4
+
+#: Steps, texts in a step and learning rate of `tiny`, which begins with nothing.
+TINY_STEPS, TINY_BATCH, TINY_LEARNING_RATE = 400, 32, 2e-3
+
+#: Every so manieth text is kept from the LM, to see how well it writes; 200 of them are enough.
+HELD_OUT = 20
+
+
+def write_noise(
+    texts: Any,
+    *,
+    count: int,
+    lm: str = "gpt2",
+    mode: str = "infill",
+    mask_ratio: float = 0.4,
+    text_column: str = "text",
+    text_pair_column: str | None = None,
+    steps: int | None = None,
+    max_length: int = 128,
+    seed: int = 0,
+    output: str | Path | None = None,
+    progress: bool = False,
+) -> Dataset:
+    """`count` noise texts like `texts`: a Dataset with the column text, and text_pair for pairs.
+
+    `texts` are a list of texts or of (text, text) pairs, a Dataset or a table with the columns named here, or a file.
+    A training without a repeat draws its rows × epochs × noise_ratio. `lm` is a hub name, a local folder, `smollm2`
+    (built in) or `tiny`, trained from scratch; `mode` is infill (the paper's), gaps, plain or half; `mask_ratio` is the
+    share of tokens that is written anew. What is made is kept in `output`, if it is given: the same call again, or one
+    for more texts, goes on from there.
+
+    >>> from ebmcal import write_noise
+    >>> noise = write_noise(["a fine film"] * 40, lm="tiny", mode="gaps", count=3, steps=1)
+    >>> len(noise), noise.column_names
+    (3, ['text'])
+    """
+    _check(count, mask_ratio, steps)
+    find_mode(mode)
+    check_language_model(lm)
+    reporter = Console() if progress else Reporter()
+    with _folder(output) as folder:
+        rows = _load(texts, Columns(text_column, text_pair_column), folder / "data")
+        if find_mode(mode).pairs_only and not rows.is_pair:
+            raise EbmcalError(f"The noise mode {mode!r} rewrites one sentence of a pair; these are single texts.")
+        settings = _lm_settings(lm, mode, mask_ratio, steps, max_length, seed, len(rows))
+        store = _made(settings, rows, count, folder, reporter)
+        columns = ("text", "text_pair") if rows.is_pair else ("text",)
+        kept = list(store.rows(count))
+        return Dataset.from_dict({name: [row[name] for row in kept] for name in columns})
+
+
+def _made(settings: NoiseLmSettings, rows: Texts, count: int, folder: Path, reporter: Reporter) -> NoiseStore:
+    """The store with `count` texts, made or found."""
+    key = settings.key(rows)
+    lm_folder = folder / "noise_lm" / key
+    if n_processes() > 1:
+        return _require_made(settings, rows, count, folder)
+    with locked(folder):
+        sweep(folder)
+        held_out, learned = np.arange(0, len(rows), HELD_OUT)[:200], np.arange(len(rows))
+        if len(rows) > HELD_OUT:
+            learned = np.setdiff1d(learned, held_out)
+        card = fit(settings, rows.take(learned), rows.take(held_out), lm_folder, reporter)
+        store = NoiseStore.open(*_store(settings, rows, card, folder), reporter.say)
+        fill(store, lm_folder, rows, count, reporter)
+        return store
+
+
+def _require_made(settings: NoiseLmSettings, rows: Texts, count: int, folder: Path) -> NoiseStore:
+    """Processes of a torchrun read what was made before: one that works for hours would let the others time out."""
+    card = folder / "noise_lm" / settings.key(rows) / CARD
+    if is_whole(card.parent, "", lambda _: None):
+        place, _ = _store(settings, rows, read_json(card), folder)
+        if place.exists() and len(store := NoiseStore.open(place)) >= count:
+            return store
+    raise EbmcalError(
+        "The noise is not made yet, and several processes cannot make it together. Call write_noise with the same "
+        "settings and output='FOLDER' in a script of one process first; this one then finds it there."
+    )
+
+
+def _store(settings: NoiseLmSettings, rows: Texts, card: dict[str, Any], folder: Path) -> tuple[Path, dict[str, Any]]:
+    """The place of a store and its identity."""
+    noise = NoiseSettings(seed=settings.seed, precision=settings.precision)
+    identity = noise.identity(rows.fingerprint, card, settings.key(rows))
+    return folder / "noise" / fingerprint("noise", identity), identity
+
+
+def _lm_settings(
+    lm: str, mode: str, mask_ratio: float, steps: int | None, max_length: int, seed: int, n_texts: int
+) -> NoiseLmSettings:
+    batch, rate = (TINY_BATCH, TINY_LEARNING_RATE) if lm == TINY else (BATCH, LEARNING_RATE)
+    usual = TINY_STEPS if lm == TINY else max(1, round(EPOCHS * n_texts / batch))
+    return NoiseLmSettings(lm, mode, mask_ratio, steps or usual, batch, rate, max_length, seed)
+
+
+def _load(texts: Any, columns: Columns, folder: Path) -> Texts:
+    path, found = as_table_file(texts, folder, columns)
+    return load_texts(path, folder, found.text, found.pair)
+
+
+@contextlib.contextmanager
+def _folder(output: str | Path | None) -> Iterator[Path]:
+    """Where to work: given, or a temporary folder that goes away."""
+    if output is None:
+        with tempfile.TemporaryDirectory(prefix="ebmcal-noise-") as scratch:
+            yield Path(scratch)
+        return
+    if Path(output).exists() and not Path(output).is_dir():
+        raise EbmcalError(f"output {output} is a file; give a folder.")
+    yield Path(output).expanduser()
+
+
+def _check(count: int, mask_ratio: float, steps: int | None) -> None:
+    problems = [
+        f"{name} must be a whole number, 1 or more; {value!r} came."
+        for name, value in (("count", count), ("steps", steps if steps is not None else 1))
+        if not isinstance(value, int) or value < 1
+    ]
+    if not 0 < mask_ratio < 1:
+        problems.append(f"mask_ratio is a share between 0 and 1; {mask_ratio!r} came.")
+    if problems:
+        raise EbmcalError("\n".join(problems))

@@ -1,0 +1,92 @@
+"""`write_noise`: from texts in memory to a Dataset of noise, kept, found again and grown."""
+
+import pytest
+from datasets import Dataset
+
+import ebmcal
+from ebmcal.errors import EbmcalError
+from small_runs import build_small
+from tiny_models import SENTENCES
+
+
+@pytest.fixture(autouse=True)
+def small_and_quick(monkeypatch):
+    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+
+
+def write(texts=SENTENCES[:60], count=30, **changes):
+    settings = {"lm": "tiny", "mode": "gaps", "mask_ratio": 0.2, "steps": 20} | changes
+    return ebmcal.write_noise(texts, count=count, **settings)
+
+
+def test_texts_become_noise_texts():
+    noise = write()
+    assert isinstance(noise, Dataset)
+    assert noise.column_names == ["text"]
+    assert len(noise) == 30
+    assert all(noise["text"])
+    assert len(set(noise["text"]) - set(SENTENCES)) > 20  # written anew, not copied
+
+
+def test_pairs_keep_their_two_columns(tmp_path):
+    pairs = list(zip(SENTENCES[:40], SENTENCES[40:80], strict=True))
+    noise = write(pairs, count=5)
+    assert noise.column_names == ["text", "text_pair"]
+    table = Dataset.from_dict({"premise": [a for a, _ in pairs], "hypothesis": [b for _, b in pairs]})
+    named = write(table, count=5, text_column="premise", text_pair_column="hypothesis")
+    assert named.to_dict() == noise.to_dict()
+
+
+def test_the_same_call_gives_the_same_texts_and_more_of_them_begin_alike(tmp_path, monkeypatch):
+    first = write(output=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} >= {"noise_lm", "noise"}
+    monkeypatch.setattr("ebmcal.noise.fitting.run", lambda *_: pytest.fail("the LM was fitted again"))
+    more = write(output=tmp_path, count=300)
+    assert more["text"][:30] == list(first["text"])
+    monkeypatch.setattr("ebmcal.noise.writing.fill.__defaults__", (lambda *_: pytest.fail("texts were made again"),))
+    assert write(output=tmp_path)["text"] == list(first["text"])
+
+
+def test_nothing_is_left_without_a_folder(tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    write(count=1, steps=1)
+    assert not list(tmp_path.iterdir())
+
+
+def test_another_seed_gives_other_texts(tmp_path):
+    assert write(seed=1, steps=2, output=tmp_path)["text"] != write(seed=2, steps=2, output=tmp_path)["text"]
+
+
+def test_processes_of_a_torchrun_read_what_was_made(tmp_path, monkeypatch):
+    monkeypatch.setattr("ebmcal.noise.writing.n_processes", lambda: 2)
+    with pytest.raises(EbmcalError, match="not made yet, and several processes cannot make it together"):
+        write(output=tmp_path, count=5)
+    monkeypatch.undo()
+    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    made = write(output=tmp_path, count=5)
+    monkeypatch.setattr("ebmcal.noise.writing.n_processes", lambda: 2)
+    assert write(output=tmp_path, count=5).to_dict() == made.to_dict()
+
+
+WRONG = {
+    "count": ({"count": 0}, "count must be a whole number, 1 or more; 0 came"),
+    "both": ({"steps": 0, "mask_ratio": 1.0}, r"steps must be .* 0 came\.\nmask_ratio is a share"),
+    "mode": ({"mode": "infil"}, "Unknown noise mode 'infil'"),
+    "half": ({"mode": "half"}, "rewrites one sentence of a pair"),
+    "lm": ({"lm": "smolm2"}, "smolm2"),
+    "no texts": ({"texts": []}, "no rows"),
+    "not texts": ({"texts": [1, 2]}, "texts must be strings"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_mistakes_are_told(case):
+    changes, message = WRONG[case]
+    with pytest.raises(EbmcalError, match=message):
+        write(**changes)
+
+
+def test_a_file_is_no_folder(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EbmcalError, match="is a file; give a folder"):
+        write(output=tmp_path / "file")
