@@ -22,7 +22,6 @@ from torch import Tensor, nn
 from transformers import TrainerCallback, TrainingArguments
 from transformers.modeling_outputs import SequenceClassifierOutput
 
-from ebmcal.config import SHORT_RUN_NOISE_WEIGHT
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyHead
 from ebmcal.storage.atomic import write_json
@@ -30,6 +29,10 @@ from ebmcal.training.energies import ENERGIES
 from ebmcal.training.methods import Rows, Settings, energy_terms
 from ebmcal.training.noting import NotingTrainer, StepTerms
 from ebmcal.training.plan import TrainingPlan
+
+#: The noise terms weigh K times the energy weight: more than this ruins accuracy in short runs.
+MAX_NOISE_WEIGHT = 0.8
+MAX_ENERGY_WEIGHT = 0.4
 
 #: The key under which a batch says which part of a step it is.
 _PART = "ebmcal_part"
@@ -88,7 +91,7 @@ class EnergyTrainer(NotingTrainer):
     - `energy`: hidden, sharp-hidden, or scalar. The first two leave a plain checkpoint; scalar adds a linear layer,
       which `save_model` writes as `energy_head.safetensors` beside a plain checkpoint.
     - `noise_ratio`: noise texts for each data text, the paper's K. A step costs 1 + K times a plain one.
-    - `energy_weight`: the paper's lambda; by default 0.8 / K, which does not ruin accuracy in short runs.
+    - `energy_weight`: the paper's lambda; by default 0.4, or 0.8 / K where that is less.
     - `noise_start`, `noise_every`: the share of the training on the plain loss, then noise in every n-th step.
 
     Logs cross_entropy (the Trainer's loss), data_term, noise_term, energy_data, energy_noise and noise_accuracy, how
@@ -123,7 +126,7 @@ class EnergyTrainer(NotingTrainer):
         **kwargs: Any,
     ) -> None:
         _check_settings(energy, noise_ratio, energy_weight, noise_start, noise_every)
-        weight = SHORT_RUN_NOISE_WEIGHT / noise_ratio if energy_weight is None else energy_weight
+        weight = energy_weight or min(MAX_ENERGY_WEIGHT, MAX_NOISE_WEIGHT / noise_ratio)
         self.energy, self.settings = energy, Settings(noise_ratio, weight)
         super().__init__(model, args, *more, **kwargs)
         if self.is_deepspeed_enabled:
