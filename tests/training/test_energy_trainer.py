@@ -12,13 +12,20 @@ import pytest
 import torch
 from datasets import Dataset
 from safetensors.torch import load_file
-from transformers import AutoModelForSequenceClassification, Trainer, TrainerCallback, TrainingArguments
+from transformers import (
+    AutoModelForSequenceClassification,
+    Trainer,
+    TrainerCallback,
+    TrainingArguments,
+    default_data_collator,
+)
 
 import ebmcal
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.tokens import tokenize
+from ebmcal.noise.supply import Stored
 from ebmcal.storage.atomic import read_json
 from ebmcal.training.energy_trainer import EnergyTrainer
 from ebmcal.training.methods import METHODS, Settings
@@ -91,21 +98,19 @@ class Gradients(TrainerCallback):
 )
 def test_losses_and_gradients_are_those_of_a_run(energy, kind, data, tmp_path):
     """The same weights, the same data texts in the same order: noise, losses and gradients of every step are equal."""
-    tokenizer, train, noise = data
+    tokenizer, train, _ = data
     tables = [
         tokenize([(text, None) for text in texts], tokenizer, 64, tmp_path / name)
         for name, texts in (("data", SENTENCES[:N_ROWS]), ("noise", NOISE))
     ]
-    plan = TrainingPlan(
-        n_rows=N_ROWS, n_noise=len(noise), n_steps=N_STEPS, batch_size=BATCH, noise_ratio=RATIO, seed=SEED
-    )
+    plan = TrainingPlan(n_rows=N_ROWS, n_steps=N_STEPS, batch_size=BATCH, noise_ratio=RATIO, seed=SEED)
     torch.manual_seed(5)
     theirs = EnergyClassifier(make_model(kind), energy)
     ours = make_model(kind)
     kept = [Gradients(), Gradients()]
     joint = JointTrainer(
         theirs, method=METHODS[energy], settings=Settings(RATIO, WEIGHT),
-        collator=Collator(tables[0], LABELS, tables[1]),
+        collator=Collator(tables[0], LABELS, Stored("noise", tables[1], SEED)),
         args=training_arguments(
             tmp_path / "theirs", n_steps=N_STEPS, batch_size=BATCH, learning_rate=5e-3, warmup_steps=0, seed=SEED,
             precision="fp32", weight_decay=0.0, save_steps=99, optim="sgd",
@@ -348,6 +353,42 @@ def test_no_noise_text_is_drawn_twice_before_all_were_drawn_once(data, tmp_path)
     assert len(drawn) == len(set(drawn)) == N_STEPS * BATCH * RATIO
 
 
+def texts_of(trainer, numbers):
+    return [trainer.processing_class.decode(draw.tokens["input_ids"]) for draw in trainer._supply.draw(numbers)]
+
+
+@pytest.mark.parametrize(("noise", "sources"), [("splice", ()), ("splice 0.5, far 0.5", ("splice", "far"))])
+def test_noise_is_written_fresh_from_the_training_texts(noise, sources, data, tmp_path):
+    options = {"optim": "adamw_torch", "save_strategy": "steps", "save_steps": 3}
+    once = make_trainer(data, tmp_path / "a", noise_dataset=noise, args=options)
+    assert texts_of(once, range(5)) == texts_of(once, range(5)) != texts_of(once, range(5, 10))
+    assert all(once.processing_class.unk_token not in text for text in texts_of(once, range(20)))
+    once.train()
+    stopped = make_trainer(data, tmp_path / "b", noise_dataset=noise, args=options, callbacks=[StopAt(3)])
+    stopped.train()
+    again = make_trainer(data, tmp_path / "b", noise_dataset=noise, args=options)
+    again.train(resume_from_checkpoint=True)
+    assert history(again, "loss") == history(once, "loss")
+    for name in sources:
+        assert len(history(once, f"noise_accuracy_{name}")) == N_STEPS
+
+
+def test_fresh_noise_is_as_long_as_the_training_texts(data, tmp_path):
+    """Padded rows and a collator that only stacks them; pairs."""
+    tokenizer, _, _ = data
+    rows = {"a": SENTENCES[:40], "b": SENTENCES[40:80], "label": LABELS[:40].tolist()}
+    padded = Dataset.from_dict(rows).map(
+        lambda r: tokenizer(r["a"], r["b"], padding="max_length", max_length=30, truncation=True), batched=True
+    )
+    trainer = make_trainer(
+        data, tmp_path, noise_dataset="splice", train_dataset=padded, data_collator=default_data_collator
+    )
+    assert {len(draw.tokens["input_ids"]) for draw in trainer._supply.draw(range(10))} == {30}
+    assert any(1 in draw.tokens["token_type_ids"] for draw in trainer._supply.draw(range(3)))
+    trainer.train()
+    assert np.isfinite(history(trainer, "loss")).all()
+
+
 WRONG = {
     "no noise": ({"noise_dataset": None}, "needs noise_dataset.*write_noise"),
     "not tokenised": ({"noise_dataset": Dataset.from_dict({"text": ["a"]})}, "columns text and no input_ids: tokenise"),
@@ -361,6 +402,9 @@ WRONG = {
     "half a ratio": ({"noise_ratio": 1.5, "noise_every": 0}, "noise_ratio.*1.5 came.\nnoise_every.*0 came"),
     "weight": ({"energy_weight": 0}, "energy_weight must be above 0; 0 came"),
     "start": ({"noise_start": 1.0}, r"noise_start is a share .* 1\.0 came"),
+    "language model": ({"noise_dataset": "infill:gpt2"}, "infill:gpt2: only splice and far are made from the texts"),
+    "source": ({"noise_dataset": "splise"}, "Unknown noise source 'splise'. Did you mean 'splice'"),
+    "no tokenizer": ({"noise_dataset": "splice", "processing_class": None}, "and the processing_class"),
     "energy": ({"energy": "hiden"}, "Unknown energy 'hiden'. Did you mean 'hidden'"),
 }
 

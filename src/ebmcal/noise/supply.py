@@ -10,9 +10,11 @@ from fractions import Fraction
 
 import numpy as np
 
+from ebmcal.config import parse_noise
 from ebmcal.data import Texts
+from ebmcal.errors import EbmcalError
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.sources import OnlineSource, Row, Written
+from ebmcal.noise.sources import Far, OnlineSource, Row, Splice, Written
 from ebmcal.training.plan import Draw, NoiseSupply, Shuffled, Tokens
 
 Encode = Callable[[Sequence[Row]], list[Tokens]]
@@ -59,6 +61,20 @@ class Mixture:
             drawn = supply.draw([chosen[i][1] for i in places]) if places else []
             found |= {i: replace(draw, source=source) for i, draw in zip(places, drawn, strict=True)}
         return [found[i] for i in range(len(numbers))]
+
+
+def fresh_supply(noise: str, texts: Texts, encode: Encode, seed: int) -> NoiseSupply:
+    """The sources of a `noise` setting that need nothing but the texts: splice, far, and both in their shares."""
+    parts = parse_noise(noise)
+    others = [part.name for part in parts if not part.is_online or (part.source == "far" and part.of)]
+    if others:
+        raise EbmcalError(
+            f"{', '.join(others)}: only splice and far are made from the texts alone. Noise of a language model is "
+            "written first: ebmcal.write_noise(texts, lm=…, count=…)."
+        )
+    sources = [Splice(part.of) if part.source == "splice" else Far() for part in parts]
+    supplies = [Fresh(p.name, source, texts, encode, seed) for p, source in zip(parts, sources, strict=True)]
+    return supplies[0] if len(supplies) == 1 else Mixture(supplies, [part.share for part in parts])
 
 
 def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:

@@ -9,8 +9,7 @@ process. Evaluation, prediction, saving and pushing are the Trainer's.
 """
 
 import contextlib
-import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ import torch
 from accelerate.utils import find_batch_size
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import TrainerCallback, TrainingArguments
+from transformers import TrainingArguments
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from ebmcal.errors import EbmcalError, unknown_name
@@ -27,8 +26,9 @@ from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyHead
 from ebmcal.storage.atomic import write_json
 from ebmcal.training.energies import ENERGIES
 from ebmcal.training.methods import Rows, Settings, energy_terms
+from ebmcal.training.noise_draws import DrawNumbers, column_names, fresh_rows_of, rows_of
 from ebmcal.training.noting import NotingTrainer, StepTerms
-from ebmcal.training.plan import TrainingPlan
+from ebmcal.training.plan import Draw, NoiseSupply
 
 #: The noise terms weigh K times the energy weight: more than this ruins accuracy in short runs.
 MAX_NOISE_WEIGHT = 0.8
@@ -37,49 +37,14 @@ MAX_ENERGY_WEIGHT = 0.4
 #: The key under which a batch says which part of a step it is.
 _PART = "ebmcal_part"
 
-_LABELS = {"label", "labels", "label_ids"}
-
 
 @dataclass(frozen=True)
 class _Part:
-    """A pass of a step over data texts or over noise; `n_data` counts the data texts of the step."""
+    """A pass of a step of `n_data` data texts: over these, or over noise texts of the numbered `sources`."""
 
     n_data: int
-    is_noise: bool
-    has_terms: bool
-
-
-class NoiseOrder(TrainerCallback):
-    """Which noise texts go with a batch of a process: the places of a `TrainingPlan`, as in `ebmcal run`."""
-
-    def __init__(self, n_noise: int, noise_ratio: int, noise_start: float, noise_every: int) -> None:
-        self.settings = {
-            "n_noise": n_noise, "noise_ratio": noise_ratio, "noise_start": noise_start, "noise_every": noise_every,
-        }  # fmt: skip
-        self._plan: TrainingPlan | None = None
-        self._n_passed = 0  # batches of the step that have been drawn for
-
-    def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
-        size = state.train_batch_size * args.world_size * args.gradient_accumulation_steps
-        seed = args.seed if args.data_seed is None else args.data_seed
-        self._plan = TrainingPlan(n_rows=1, n_steps=state.max_steps, batch_size=size, seed=seed, **self.settings)
-        if self._plan.noise_rounds > 1 and state.is_world_process_zero:
-            warnings.warn(
-                f"The training draws {self._plan.n_noise_draws:,} noise texts and there are "
-                f"{self.settings['n_noise']:,}: they come round {self._plan.noise_rounds:.1f} times. Noise that is "
-                "known by heart teaches little: make more of it.",
-                stacklevel=2,
-            )
-
-    def on_step_begin(self, *_: Any, **__: Any) -> None:
-        self._n_passed = 0
-
-    def draw(self, args: TrainingArguments, state: Any, n_data: int) -> list[int]:
-        """The noise of the next batch of this process: K numbers for each of its data texts, or none."""
-        batch = (state.global_step * args.gradient_accumulation_steps + self._n_passed) * args.world_size
-        first = (batch + args.process_index) * state.train_batch_size
-        self._n_passed += 1
-        return [pick for place in range(first, first + n_data) for pick in self._plan[place].noise]
+    sources: tuple[int, ...] = ()
+    has_terms: bool = True
 
 
 class EnergyTrainer(NotingTrainer):
@@ -87,7 +52,8 @@ class EnergyTrainer(NotingTrainer):
 
     Takes what the Trainer takes, and:
 
-    - `noise_dataset`: noise texts, tokenised as the training set is (`ebmcal.write_noise` writes some); no labels.
+    - `noise_dataset`: "splice", which makes noise from the training texts as it is needed ("far" and mixtures such as
+      "splice 0.8, far 0.2" as well); or noise texts, tokenised as the training set is (`ebmcal.write_noise`).
     - `energy`: hidden, sharp-hidden, or scalar. The first two leave a plain checkpoint; scalar adds a linear layer,
       which `save_model` writes as `energy_head.safetensors` beside a plain checkpoint.
     - `noise_ratio`: noise texts for each data text, the paper's K. A step costs 1 + K times a plain one.
@@ -117,7 +83,7 @@ class EnergyTrainer(NotingTrainer):
         model: nn.Module | None = None,
         args: TrainingArguments | None = None,
         *more: Any,
-        noise_dataset: Any = None,
+        noise_dataset: str | Any = None,
         energy: str = "hidden",
         noise_ratio: int = 2,
         energy_weight: float | None = None,
@@ -137,25 +103,26 @@ class EnergyTrainer(NotingTrainer):
         self._with_head(self.model)
         self.model_accepts_loss_kwargs = False  # the loss is a mean over the batch, as the terms are
         self._step = StepTerms()
-        self.noise_dataset = noise_dataset
         if self.train_dataset is not None or noise_dataset is not None:
-            self._columns, self._label = self._check_noise()
-            self._order = NoiseOrder(len(noise_dataset), noise_ratio, noise_start, noise_every)
-            self.add_callback(self._order)
+            self._supply = self._noise_supply(noise_dataset)
+            n_noise = None if isinstance(noise_dataset, str) else len(noise_dataset)
+            self._numbers = DrawNumbers(n_noise, noise_ratio, noise_start, noise_every)
+            self.add_callback(self._numbers)
 
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward over the data texts, then over their noise; returns the loss."""
         n_data = find_batch_size(inputs)
-        noise = self._order.draw(self.args, self.state, n_data)
-        parts = [{**inputs, _PART: _Part(n_data, is_noise=False, has_terms=bool(noise))}]
-        parts += [{**batch, _PART: _Part(n_data, is_noise=True, has_terms=True)} for batch in self._batches(noise)]
+        numbers = self._numbers.next(self.args, self.state, n_data)
+        draws = self._supply.draw(numbers) if numbers else []
+        parts = [{**inputs, _PART: _Part(n_data, has_terms=bool(draws))}, *self._noise_parts(draws, n_data)]
         losses = []
         for i, part in enumerate(parts):
             # Several processes exchange gradients once, at the last pass.
             last = i == len(parts) - 1
             with contextlib.nullcontext() if last else self.accelerator.no_sync(model):
                 losses.append(super().training_step(model, part, num_items_in_batch))
-        self.note_step(self._step)
+        names = self._supply.names
+        self.note_step(self._step, names if len(names) > 1 else ())
         self._step = StepTerms()
         total = torch.stack(losses).sum()
         if not torch.isfinite(total):
@@ -169,7 +136,7 @@ class EnergyTrainer(NotingTrainer):
         part = inputs.pop(_PART, None)
         if part is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        if part.is_noise:
+        if part.sources:
             loss, outputs = torch.zeros((), device=self.args.device), model(**inputs)
         else:
             loss, outputs = super().compute_loss(model, inputs, True, num_items_in_batch)
@@ -184,36 +151,30 @@ class EnergyTrainer(NotingTrainer):
     def _rows(self, outputs: Any, part: _Part) -> Rows:
         logits = outputs["logits"].float()
         energies = outputs["energies"] if self.energy == "scalar" else ENERGIES[self.energy](logits)
-        # The terms of the energy ask of the labels only which texts are noise.
-        return Rows(logits, energies, torch.full(energies.shape, -int(part.is_noise), device=logits.device))
+        # The terms of the energy ask of the labels only which texts are noise: -1 - s is noise of source s.
+        labels = [-1 - source for source in part.sources] or [0] * len(logits)
+        return Rows(logits, energies, torch.tensor(labels, device=logits.device))
 
-    def _batches(self, picks: list[int]) -> Iterator[dict[str, Any]]:
+    def _noise_parts(self, draws: list[Draw], n_data: int) -> Iterator[dict[str, Any]]:
         """The noise texts as model inputs, in K batches, shortest texts first."""
-        rows = sorted(_rows_at(self.noise_dataset, picks, self._columns), key=lambda row: len(row["input_ids"]))
-        size = len(rows) // self.settings.noise_ratio
-        for start in range(0, len(rows), max(1, size)):
-            # A collator may want to see labels.
-            batch = self.data_collator([row | self._label for row in rows[start : start + size]])
-            yield {name: value for name, value in batch.items() if name not in {*_LABELS, *self.label_names}}
+        known = column_names(self.train_dataset) or ()
+        label = {name: 0 for name in known if name in self._label_names()}  # a collator may want to see it
+        draws = sorted(draws, key=lambda draw: len(draw.tokens["input_ids"]))
+        for start in range(0, len(draws), n_data):
+            chosen = draws[start : start + n_data]
+            batch = self.data_collator([draw.tokens | label for draw in chosen])
+            inputs = {name: value for name, value in batch.items() if name not in self._label_names()}
+            yield inputs | {_PART: _Part(n_data, tuple(draw.source for draw in chosen))}
 
-    def _check_noise(self) -> tuple[list[str], dict[str, int]]:
-        """The columns of the noise that the model reads, and a stand-in for the label column."""
-        _require_rows(self.noise_dataset)
-        there = _column_names(self.noise_dataset)
-        if "input_ids" not in there:
-            raise EbmcalError(
-                f"noise_dataset has the columns {', '.join(there)} and no input_ids: tokenise it as you tokenised the "
-                "training set, noise.map(tokenize, batched=True)."
-            )
+    def _noise_supply(self, noise: Any) -> NoiseSupply:
+        seed = self.args.seed if self.args.data_seed is None else self.args.data_seed
+        if isinstance(noise, str):
+            return fresh_rows_of(noise, self.train_dataset, self.processing_class, seed)
         self._set_signature_columns_if_needed()
-        labels = {*_LABELS, *self.label_names}
-        train = None if self.train_dataset is None else _column_names(self.train_dataset)
-        read = [name for name in train or there if name in self._signature_columns and name not in labels]
-        if missing := [name for name in read if name not in there]:
-            raise EbmcalError(
-                f"noise_dataset lacks {', '.join(missing)}, which the training set has: tokenise both in the same way."
-            )
-        return read, {name: 0 for name in train or () if name in labels}
+        return rows_of(noise, self.train_dataset, self._signature_columns, self._label_names(), seed)
+
+    def _label_names(self) -> set[str]:
+        return {"label", "labels", "label_ids", *self.label_names}
 
     # The scalar energy: its layer is a part of the model, and lies beside a plain checkpoint.
 
@@ -301,30 +262,3 @@ def _check_model(model: nn.Module) -> None:
             f"and {n_labels} label{'' if n_labels == 1 else 's'}. Load it with num_labels=2 or more, and without a "
             "problem_type or with 'single_label_classification'."
         )
-
-
-def _require_rows(noise: Any) -> None:
-    if noise is None:
-        raise EbmcalError(
-            "EnergyTrainer needs noise_dataset: noise texts, tokenised like the training set. "
-            "ebmcal.write_noise(texts, count=…) writes some."
-        )
-    if not hasattr(noise, "__len__") or not hasattr(noise, "__getitem__"):
-        raise EbmcalError(
-            "noise_dataset must be a dataset whose rows have numbers, such as a datasets.Dataset; "
-            f"a {type(noise).__name__} came."
-        )
-    if not len(noise):
-        raise EbmcalError("noise_dataset is empty. ebmcal.write_noise(texts, count=…) writes noise.")
-
-
-def _column_names(dataset: Any) -> list[str] | None:
-    """The columns of a dataset; None where a stream does not know them."""
-    if hasattr(dataset, "column_names"):
-        return dataset.column_names
-    return list(dataset[0]) if hasattr(dataset, "__getitem__") else None
-
-
-def _rows_at(dataset: Any, picks: Sequence[int], columns: list[str]) -> list[dict[str, Any]]:
-    rows = dataset.__getitems__(picks) if hasattr(dataset, "__getitems__") else [dataset[i] for i in picks]
-    return [{name: row[name] for name in columns} for row in rows]
