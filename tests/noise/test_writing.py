@@ -68,7 +68,20 @@ def test_processes_of_a_torchrun_read_what_was_made(tmp_path, monkeypatch):
     assert write(output=tmp_path, count=5).to_dict() == made.to_dict()
 
 
+def test_sources_without_a_language_model(monkeypatch):
+    monkeypatch.setattr("ebmcal.noise.writing.fit", lambda *_: pytest.fail("a language model was fitted"))
+    spliced = write(source="splice", count=200)
+    assert len(spliced) == 200
+    assert len(set(spliced["text"])) > 100
+    assert write(source="splice", count=200).to_dict() == spliced.to_dict()
+    assert {word for text in spliced["text"] for word in text.split()} <= {w for s in SENTENCES for w in s.split()}
+    pairs = list(zip(SENTENCES[:40], SENTENCES[40:80], strict=True))
+    assert write(pairs, source="splice 0.5, far 0.5", count=4).column_names == ["text", "text_pair"]
+
+
 WRONG = {
+    "source": ({"source": "splise"}, "Unknown noise source 'splise'"),
+    "a source with an LM": ({"source": "infill:gpt2"}, "only splice and far are made from the texts alone"),
     "count": ({"count": 0}, "count must be a whole number, 1 or more; 0 came"),
     "both": ({"steps": 0, "mask_ratio": 1.0}, r"steps must be .* 0 came\.\nmask_ratio is a share"),
     "mode": ({"mode": "infil"}, "Unknown noise mode 'infil'"),

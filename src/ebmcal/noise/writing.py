@@ -1,6 +1,6 @@
 """`write_noise`: noise for texts of one's own, outside of a run, as a `datasets.Dataset`.
 
-Fits the noise LM on the texts and has it write them anew: the fitting, sampling and storing are those of `ebmcal run`.
+Fits the noise LM on the texts and has it write them anew, or splices them: by the parts that `ebmcal run` is made of.
 """
 
 import contextlib
@@ -22,6 +22,7 @@ from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.store import NoiseSettings, NoiseStore
+from ebmcal.noise.supply import fresh_supply
 from ebmcal.progress import Console, Reporter
 from ebmcal.storage.atomic import read_json, sweep
 from ebmcal.storage.checksums import fingerprint
@@ -29,8 +30,8 @@ from ebmcal.storage.locks import locked
 from ebmcal.storage.sealing import is_whole
 from ebmcal.training.processes import n_processes
 
-#: Passes over the texts, texts in a step and learning rate of a noise LM that was pretrained.
-EPOCHS, BATCH, LEARNING_RATE = 4, 8, 1e-4
+#: Texts in a step and learning rate of a noise LM that was pretrained.
+BATCH, LEARNING_RATE = 8, 1e-4
 
 #: Steps, texts in a step and learning rate of `tiny`, which begins with nothing.
 TINY_STEPS, TINY_BATCH, TINY_LEARNING_RATE = 400, 32, 2e-3
@@ -43,6 +44,7 @@ def write_noise(
     texts: Any,
     *,
     count: int,
+    source: str | None = None,
     lm: str = "gpt2",
     mode: str = "infill",
     mask_ratio: float = 0.4,
@@ -57,35 +59,41 @@ def write_noise(
     """`count` noise texts like `texts`: a Dataset with the column text, and text_pair for pairs.
 
     `texts` are a list of texts or of (text, text) pairs, a Dataset or a table with the columns named here, or a file.
-    A training without a repeat draws its rows × epochs × noise_ratio. `lm` is a hub name, a local folder, `smollm2`
-    (built in) or `tiny`, trained from scratch; `mode` is infill (the paper's), gaps, plain or half; `mask_ratio` is the
-    share of tokens that is written anew. What is made is kept in `output`, if it is given: the same call again, or one
-    for more texts, goes on from there.
+    A training without a repeat draws its rows × epochs × noise_ratio.
+
+    `source` "splice" joins the beginning of one text and the end of another; "far" shuffles words; "splice 0.8, far
+    0.2" does both. Without one, a language model writes: `lm` is a hub name, a local folder, `smollm2` (built in) or
+    `tiny`, trained from scratch; `mode` is infill (the paper's), gaps, plain or half; `mask_ratio` is the share of
+    tokens that is written anew; `steps` of fitting it are by default as many as make it better. Its work is kept in
+    `output`, if it is given: the same call again, or one for more texts, goes on from there.
 
     >>> from ebmcal import write_noise
-    >>> noise = write_noise(["a fine film"] * 40, lm="tiny", mode="gaps", count=3, steps=1)
-    >>> len(noise), noise.column_names
-    (3, ['text'])
+    >>> noise = write_noise(["one two three", "un deux trois"], source="splice", count=4)
+    >>> noise.column_names, len(noise), noise["text"][0] in ("one two three", "un deux trois")
+    (['text'], 4, False)
     """
     _check(count, mask_ratio, steps)
-    find_mode(mode)
-    check_language_model(lm)
+    if source is None:
+        find_mode(mode)
+        check_language_model(lm)
     reporter = Console() if progress else Reporter()
     with _folder(output) as folder:
         rows = _load(texts, Columns(text_column, text_pair_column), folder / "data")
-        if find_mode(mode).pairs_only and not rows.is_pair:
-            raise EbmcalError(f"The noise mode {mode!r} rewrites one sentence of a pair; these are single texts.")
-        settings = _lm_settings(lm, mode, mask_ratio, steps, max_length, seed, len(rows))
-        store = _made(settings, rows, count, folder, reporter)
-        columns = ("text", "text_pair") if rows.is_pair else ("text",)
-        kept = list(store.rows(count))
-        return Dataset.from_dict({name: [row[name] for row in kept] for name in columns})
+        if source is not None:
+            written = [draw.tokens for draw in fresh_supply(source, rows, list, seed).draw(range(count))]
+        else:
+            settings = _lm_settings(lm, mode, mask_ratio, steps, max_length, seed)
+            store = _made(settings, rows, count, folder, reporter)
+            written = [(row["text"], row["text_pair"]) for row in store.rows(count)]
+    firsts, seconds = zip(*written, strict=True)
+    return Dataset.from_dict({"text": firsts} | ({"text_pair": seconds} if rows.is_pair else {}))
 
 
 def _made(settings: NoiseLmSettings, rows: Texts, count: int, folder: Path, reporter: Reporter) -> NoiseStore:
     """The store with `count` texts, made or found."""
-    key = settings.key(rows)
-    lm_folder = folder / "noise_lm" / key
+    if find_mode(settings.mode).pairs_only and not rows.is_pair:
+        raise EbmcalError(f"The noise mode {settings.mode!r} rewrites one sentence of a pair; these are single texts.")
+    lm_folder = folder / "noise_lm" / settings.key(rows)
     if n_processes() > 1:
         return _require_made(settings, rows, count, folder)
     with locked(folder):
@@ -120,11 +128,13 @@ def _store(settings: NoiseLmSettings, rows: Texts, card: dict[str, Any], folder:
 
 
 def _lm_settings(
-    lm: str, mode: str, mask_ratio: float, steps: int | None, max_length: int, seed: int, n_texts: int
+    lm: str, mode: str, mask_ratio: float, steps: int | None, max_length: int, seed: int
 ) -> NoiseLmSettings:
-    batch, rate = (TINY_BATCH, TINY_LEARNING_RATE) if lm == TINY else (BATCH, LEARNING_RATE)
-    usual = TINY_STEPS if lm == TINY else max(1, round(EPOCHS * n_texts / batch))
-    return NoiseLmSettings(lm, mode, mask_ratio, steps or usual, batch, rate, max_length, seed)
+    if lm == TINY:
+        return NoiseLmSettings(
+            lm, mode, mask_ratio, steps or TINY_STEPS, TINY_BATCH, TINY_LEARNING_RATE, max_length, seed
+        )
+    return NoiseLmSettings(lm, mode, mask_ratio, steps, BATCH, LEARNING_RATE, max_length, seed)
 
 
 def _load(texts: Any, columns: Columns, folder: Path) -> Texts:
