@@ -12,10 +12,11 @@ from tiny_models import SENTENCES
 @pytest.fixture(autouse=True)
 def small_and_quick(monkeypatch):
     monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    monkeypatch.setattr("ebmcal.noise.writing.TINY_LEARNING_RATE", 2e-2)
 
 
 def write(texts=SENTENCES[:60], count=30, **changes):
-    settings = {"lm": "tiny", "mode": "gaps", "mask_ratio": 0.2, "steps": 20} | changes
+    settings = {"lm": "tiny", "mode": "gaps", "mask_ratio": 0.2, "steps": 40} | changes
     return ebmcal.write_noise(texts, count=count, **settings)
 
 
@@ -49,20 +50,19 @@ def test_the_same_call_gives_the_same_texts_and_more_of_them_begin_alike(tmp_pat
 
 def test_nothing_is_left_without_a_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    write(count=1, steps=1)
+    write(count=1)
     assert not list(tmp_path.iterdir())
 
 
 def test_another_seed_gives_other_texts(tmp_path):
-    assert write(seed=1, steps=2, output=tmp_path)["text"] != write(seed=2, steps=2, output=tmp_path)["text"]
+    assert write(seed=1, output=tmp_path)["text"] != write(seed=2, output=tmp_path)["text"]
 
 
 def test_processes_of_a_torchrun_read_what_was_made(tmp_path, monkeypatch):
     monkeypatch.setattr("ebmcal.noise.writing.n_processes", lambda: 2)
     with pytest.raises(EbmcalError, match="not made yet, and several processes cannot make it together"):
         write(output=tmp_path, count=5)
-    monkeypatch.undo()
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    monkeypatch.setattr("ebmcal.noise.writing.n_processes", lambda: 1)
     made = write(output=tmp_path, count=5)
     monkeypatch.setattr("ebmcal.noise.writing.n_processes", lambda: 2)
     assert write(output=tmp_path, count=5).to_dict() == made.to_dict()

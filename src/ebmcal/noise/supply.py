@@ -7,6 +7,7 @@ the draws without asking each other. The other side of `training.plan`, which nu
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +16,10 @@ from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.sources import Far, OnlineSource, Row, Splice, Written
-from ebmcal.training.plan import Draw, NoiseSupply, Shuffled, Tokens
+from ebmcal.training.plan import Draw, NoiseSupply, Shuffled
 
-Encode = Callable[[Sequence[Row]], list[Tokens]]
+#: Texts -> what their draws have as tokens.
+Encode = Callable[[Sequence[Row]], list[Any]]
 
 
 class Fresh:

@@ -7,11 +7,12 @@ dataset, or a text written fresh from the training texts.
 
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from transformers import TrainerCallback, TrainingArguments
 
+from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise.sources import Row
 from ebmcal.noise.supply import fresh_supply
@@ -26,8 +27,8 @@ class DrawNumbers(TrainerCallback):
 
     def __init__(self, n_noise: int | None, noise_ratio: int, noise_start: float, noise_every: int) -> None:
         self.n_noise = n_noise
-        self._settings = {"noise_ratio": noise_ratio, "noise_start": noise_start, "noise_every": noise_every}
-        self._plan: TrainingPlan | None = None
+        self._settings: dict[str, Any] = {"noise_ratio": noise_ratio, "noise_start": noise_start, "noise_every": noise_every}
+        self._plan: TrainingPlan  # known when the training begins
         self._n_batches = 0  # of the step, so far
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
@@ -55,7 +56,7 @@ class DrawNumbers(TrainerCallback):
 class DatasetRows:
     """The rows of a dataset in endless rounds: none is drawn twice before all have been drawn once."""
 
-    names = ("noise",)
+    names: tuple[str, ...] = ("noise",)
 
     def __init__(self, dataset: Any, columns: Sequence[str], seed: int) -> None:
         self.dataset, self.columns, self._order = dataset, columns, Shuffled(len(dataset), seed + 1)
@@ -85,7 +86,7 @@ class DatasetTexts:
 def rows_of(noise: Any, train: Any, names: Sequence[str], labels: set[str], seed: int) -> DatasetRows:
     """The supply of a tokenised noise dataset, with the columns that the model reads (`names`) of the training set."""
     _require_rows(noise)
-    there = column_names(noise)
+    there = column_names(noise) or []
     if "input_ids" not in there:
         raise EbmcalError(
             f"noise_dataset has the columns {', '.join(there)} and no input_ids: tokenise it as you tokenised the "
@@ -120,7 +121,7 @@ def fresh_rows_of(noise: str, train: Any, tokenizer: Any, seed: int) -> NoiseSup
         read = [name for name in given if name in features]
         return [{name: given[name][i] for name in read} for i in range(len(rows))]
 
-    return fresh_supply(noise, DatasetTexts(train, columns, label), encode, seed)
+    return fresh_supply(noise, cast(Texts, DatasetTexts(train, columns, label)), encode, seed)
 
 
 def column_names(dataset: Any) -> list[str] | None:

@@ -7,7 +7,7 @@ process. What is drawn as noise is the business of a `NoiseSupply`; the plan onl
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from torch.utils.data import Dataset
@@ -107,7 +107,7 @@ class Draw:
     """A noise text: the number of its source, its tokens, and the rows it was made of with the share of the first."""
 
     source: int
-    tokens: Tokens
+    tokens: Any  # `Tokens` in a run; what its tokenizer gives in a script of somebody's own
     parts: tuple[int, int, float] | None = None
 
 
