@@ -231,7 +231,7 @@ def test_what_makes_another_run():
     changed = {
         "methods": ["scalar"], "seeds": [4], "posthoc": [], "output": "x", "cache_dir": "y", "ood": {"a": "b"},
         "fsdp": True, "keep_checkpoints": True, "report_to": ["wandb"],
-            "data_dir": "z", "train": "t", "calibration": "c", "test": "u",
+        "data_dir": "z", "train": "t", "calibration": "c", "test": "u",
     }  # fmt: skip
     assert set(changed) == FREE | BY_CONTENT
     assert differences(one, one.model_copy(update=changed)) == []

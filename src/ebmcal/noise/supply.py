@@ -26,7 +26,8 @@ class Fresh:
     """A text of an online source for each draw: never used up, nothing kept."""
 
     def __init__(self, name: str, source: OnlineSource, texts: Texts, encode: Encode, seed: int) -> None:
-        self.names, self.source, self.texts, self.encode, self.seed = (name,), source, texts, encode, seed
+        self.names: tuple[str, ...] = (name,)
+        self.source, self.texts, self.encode, self.seed = source, texts, encode, seed
 
     def write(self, numbers: Sequence[int]) -> list[Written]:
         """The texts of these draws."""
@@ -68,14 +69,16 @@ class Mixture:
 def fresh_supply(noise: str, texts: Texts, encode: Encode, seed: int) -> NoiseSupply:
     """The sources of a `noise` setting that need nothing but the texts: splice, far, and both in their shares."""
     parts = parse_noise(noise)
-    others = [part.name for part in parts if not part.is_online or (part.source == "far" and part.of)]
+    others = [p.name for p in parts if p.source not in ("splice", "far") or (p.source == "far" and p.of)]
     if others:
         raise EbmcalError(
             f"{', '.join(others)}: only splice and far are made from the texts alone. Noise of a language model is "
             "written first: ebmcal.write_noise(texts, lm=…, count=…)."
         )
-    sources = [Splice(part.of) if part.source == "splice" else Far() for part in parts]
-    supplies = [Fresh(p.name, source, texts, encode, seed) for p, source in zip(parts, sources, strict=True)]
+    sources: list[OnlineSource] = [Splice(part.of) if part.source == "splice" else Far() for part in parts]
+    supplies: list[NoiseSupply] = [
+        Fresh(p.name, source, texts, encode, seed) for p, source in zip(parts, sources, strict=True)
+    ]
     return supplies[0] if len(supplies) == 1 else Mixture(supplies, [part.share for part in parts])
 
 

@@ -23,8 +23,8 @@ from transformers.modeling_outputs import SequenceClassifierOutput
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyHead
+from ebmcal.models.energies import ENERGIES
 from ebmcal.storage.atomic import write_json
-from ebmcal.training.energies import ENERGIES
 from ebmcal.training.methods import Rows, Settings, energy_terms
 from ebmcal.training.noise_draws import DrawNumbers, column_names, fresh_rows_of, rows_of
 from ebmcal.training.noting import NotingTrainer, StepTerms

@@ -7,6 +7,7 @@ dataset, or a text written fresh from the training texts.
 
 import warnings
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
@@ -27,13 +28,15 @@ class DrawNumbers(TrainerCallback):
 
     def __init__(self, n_noise: int | None, noise_ratio: int, noise_start: float, noise_every: int) -> None:
         self.n_noise = n_noise
-        self._settings: dict[str, Any] = {"noise_ratio": noise_ratio, "noise_start": noise_start, "noise_every": noise_every}
+        self._plan_for = partial(
+            TrainingPlan, n_rows=1, seed=0, noise_ratio=noise_ratio, noise_start=noise_start, noise_every=noise_every
+        )
         self._plan: TrainingPlan  # known when the training begins
         self._n_batches = 0  # of the step, so far
 
     def on_train_begin(self, args: TrainingArguments, state: Any, control: Any, **_: Any) -> None:
         size = state.train_batch_size * args.world_size * args.gradient_accumulation_steps
-        self._plan = TrainingPlan(n_rows=1, n_steps=state.max_steps, batch_size=size, seed=0, **self._settings)
+        self._plan = self._plan_for(n_steps=state.max_steps, batch_size=size)
         n_draws = self._plan.n_noise_draws
         if self.n_noise is not None and n_draws > self.n_noise and state.is_world_process_zero:
             warnings.warn(
