@@ -23,7 +23,7 @@ TASKS = ("sst2", "cola")
 SEEDS = (1, 2, 3)
 COMMON: dict[str, Any] = {
     "max_train_rows": 800, "max_eval_rows": 1000, "epochs": 4, "batch_size": 16, "max_length": 64, "encoder": "minilm",
-    "noise": "gaps:tiny", "noise_lm_steps": 200, "noise_samples": 6400, "train_prediction_rows": 100, "posthoc": [],
+    "noise": "splice", "train_prediction_rows": 100, "posthoc": [],
     "precision": "fp32", "eval_steps": 1000, "learning_rate": 5e-5,
 }  # fmt: skip
 VARIANTS: dict[str, dict[str, Any]] = {

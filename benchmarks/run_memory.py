@@ -48,12 +48,17 @@ def save_encoder(folder: Path) -> None:
 def save_noise_lm(folder: Path) -> None:
     """A GPT-2 of 2 layers and 64 units with random weights from seed 0, but for a push that lets it end its gaps."""
     import torch
-    from transformers import GPT2Config, GPT2LMHeadModel
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
+    from transformers import GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
     from ebmcal.noise.lm import add_markers
-    from ebmcal.noise.tiny import train_tokenizer
 
-    tokenizer = train_tokenizer([" ".join(WORDS)] * 2)
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    end, alphabet = "<|endoftext|>", pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(special_tokens=[end], initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator([" ".join(WORDS)] * 2, trainer)
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=end, pad_token=end)
     torch.manual_seed(0)
     shape = {"n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 256, "bos_token_id": 0, "eos_token_id": 0}
     model = GPT2LMHeadModel(GPT2Config(vocab_size=len(tokenizer), **shape))

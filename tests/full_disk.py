@@ -18,14 +18,14 @@ from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
-import ebmcal.noise.fitting
 import ebmcal.pipeline.run_noise
 from ebmcal.cli import main
 from ebmcal.judging import Measures, judge_run
-from ebmcal.noise.tiny import train_tokenizer
+from ebmcal.models.loading import LANGUAGE_MODELS
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.storage.atomic import write_text
-from tiny_models import SENTENCES, make_language_model
+from small_runs import Small
+from tiny_models import SENTENCES
 
 KB = 1024
 
@@ -43,11 +43,6 @@ STAGES = {
 }
 
 
-def small_lm(texts):
-    tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
-
-
 def write_reviews(path: Path) -> Path:
     rows = [f'"{s} {"very " * (i % 2)}so",{"good" if i % 2 else "bad"}' for i, s in enumerate(SENTENCES)]
     path.write_text("text,label\n" + "\n".join(rows) + "\n")
@@ -56,7 +51,7 @@ def write_reviews(path: Path) -> Path:
 
 def arguments(folder: Path, encoder: str, csv: Path) -> list[str]:
     given = {
-        "train": csv, "encoder": encoder, "noise-lm": "tiny", "methods": "hidden", "steps": 4, "save-steps": 2,
+        "train": csv, "encoder": encoder, "noise": "gaps:small", "methods": "hidden", "steps": 4, "save-steps": 2,
         "eval-steps": 4, "batch-size": 8, "max-length": 32, "noise-lm-steps": 20, "noise-lm-batch-size": 8,
         "noise-samples": 40, "posthoc": "temperature", "precision": "fp32", "output": folder / "run",
         "cache-dir": folder / "cache",
@@ -127,7 +122,7 @@ def sweep(folder: Path, encoder: str, how: str) -> dict:
 
 def make_quick() -> None:
     """A noise LM of a few thousand weights, hardly any resampling, and a report that is not drawn."""
-    ebmcal.noise.fitting.build_tiny = small_lm
+    LANGUAGE_MODELS["small"] = Small()
     ebmcal.pipeline.run_noise.HELD_OUT = 20
     pipeline.judge_run = partial(judge_run, how=Measures(n_resamples=5))
     pipeline.write_report = write_blank_report

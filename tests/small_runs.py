@@ -1,11 +1,14 @@
 """Whole runs on a few rows of text and tiny models, and a reporter that keeps what it is told."""
 
 import csv
+import functools
+import tempfile
+from pathlib import Path
 
 from ebmcal.config import load_config
-from ebmcal.noise.tiny import train_tokenizer
+from ebmcal.models.loading import LANGUAGE_MODELS
 from ebmcal.progress import Reporter
-from tiny_models import SENTENCES, make_language_model
+from tiny_models import SENTENCES, save_language_model
 
 LABELS = ("very bad", "bad", "fair", "good", "great")
 
@@ -23,15 +26,20 @@ class Lines(Reporter):
         self.lines.append(text)
 
 
-def build_small(texts):
-    """`tiny` with a few thousand weights."""
-    tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
+class Small:
+    """A noise LM of a few thousand weights, as if it were built in; made when it is first asked for."""
+
+    gguf_file = None
+
+    @staticmethod
+    @functools.cache
+    def path():
+        return save_language_model(Path(tempfile.mkdtemp()) / "small")
 
 
 def make_small(patch):
-    """A noise LM of a few thousand weights and little held-out noise."""
-    patch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    """A noise LM `small` and little held-out noise."""
+    patch.setitem(LANGUAGE_MODELS, "small", Small())
     patch.setattr("ebmcal.pipeline.run_noise.HELD_OUT", HELD_OUT)
 
 
@@ -49,7 +57,7 @@ def own_rows(n=120):
 
 def settings(files, encoder_folder, folder, **changes):
     given = {
-        "train": files, "encoder": str(encoder_folder), "noise": "gaps:tiny", "methods": ["baseline", "hidden"],
+        "train": files, "encoder": str(encoder_folder), "noise": "gaps:small", "methods": ["baseline", "hidden"],
         "steps": 6, "batch_size": 8, "noise_ratio": 2, "max_length": 32, "noise_lm_steps": 40, "noise_lm_batch_size": 8,
         "noise_lm_learning_rate": 2e-2, "noise_samples": 40, "posthoc": ["temperature"], "precision": "fp32",
         "eval_steps": 3, "output": folder / "run", "cache_dir": folder / "cache",

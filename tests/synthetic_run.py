@@ -134,7 +134,7 @@ def _document(methods, seeds, rows: list[dict], training: dict) -> dict:
         "task_metric": "accuracy",
         "label_names": list(LABELS),
         "encoder": "minilm",
-        "noise_lm": "tiny",
+        "noise_lm": "smollm2",
         "versions": {"python": "3.11.2", "numpy": "2.4.6"},
         "seeds": list(seeds),
         "data": {"files": {"train": {"empty_texts": {"count": 0}}}, "splits": {"train": counts, "test": counts}},

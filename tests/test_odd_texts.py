@@ -56,7 +56,7 @@ def as_jsonl(path):
     return path
 
 
-@pytest.mark.parametrize("noise", ["gaps:tiny", "splice, far, splice:middle"])
+@pytest.mark.parametrize("noise", ["gaps:small", "splice, far, splice:middle"])
 def test_odd_texts_from_file_to_report(noise, encoder_folder, tmp_path, monkeypatch):
     make_small(monkeypatch)
     monkeypatch.setattr(pipeline, "judge_run", partial(judge_run, how=Measures(n_resamples=5)))

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import transformers as hf
-from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from ebmcal.noise.lm import NoiseLm, add_markers
 from ebmcal.noise.masking import Markers
-from ebmcal.noise.tiny import train_tokenizer
 
 _SUBJECTS = ["the film", "a slow story", "her first novel", "this meal", "the old phone", "their new song"]
 _VERBS = ["is", "was never", "feels", "will not be"]
@@ -127,6 +126,24 @@ def save_encoder(folder: Path, kind: str = "bert", **changes) -> Path:
     """A folder as `save_pretrained` leaves it: encoder and tokenizer."""
     make_encoder(kind, **changes).save_pretrained(folder)
     make_wordpiece().save_pretrained(folder)
+    return folder
+
+
+def train_tokenizer(texts=SENTENCES):
+    """Byte-level BPE, as GPT-2's: every text can be encoded, and decoding gives it back to the byte."""
+    backend = Tokenizer(models.BPE())
+    backend.pre_tokenizer, backend.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    alphabet, end = pre_tokenizers.ByteLevel.alphabet(), "<|endoftext|>"
+    trainer = trainers.BpeTrainer(vocab_size=8000, special_tokens=[end], initial_alphabet=alphabet, show_progress=False)
+    backend.train_from_iterator(texts, trainer)
+    return hf.PreTrainedTokenizerFast(tokenizer_object=backend, eos_token=end, pad_token=end)
+
+
+def save_language_model(folder: Path, kind: str = "llama", texts=SENTENCES) -> Path:
+    """A causal LM with random weights and a vocabulary of `texts`, as a user's local model folder."""
+    tokenizer = train_tokenizer(texts)
+    make_language_model(kind, scale=1.0, vocab_size=len(tokenizer)).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
     return folder
 
 

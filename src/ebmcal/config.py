@@ -150,8 +150,7 @@ def _with_noise(config: RunConfig, problems: list[str]) -> RunConfig:
     elif older and config.noise_lm is None:
         problems.append(f"noise-mode {config.noise_mode} needs a language model: --noise {config.noise_mode}:gpt2.")
     if older and not noise:
-        mode = config.noise_mode or ("gaps" if config.noise_lm == "tiny" else "infill")
-        noise = f"{mode}:{config.noise_lm or 'gpt2'}"
+        noise = f"{config.noise_mode or 'infill'}:{config.noise_lm or 'gpt2'}"
     with contextlib.suppress(EbmcalError):  # `_problems` tells what is wrong with it
         noise = noise and spell_noise(parse_noise(noise))
     return config.model_copy(update={"noise": noise, "noise_lm": None, "noise_mode": None})

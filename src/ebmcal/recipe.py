@@ -72,15 +72,13 @@ def _noise_lm(config: RunConfig, noise: str, published: TrainingDefaults | None,
     """Settings of the noise language model, where a source has one."""
     if all(part.is_online for part in parse_noise(noise)):
         return {}
-    tiny = any(part.of == "tiny" for part in parse_noise(noise))
-    batch = config.noise_lm_batch_size or (32 if tiny else 8)
+    batch = config.noise_lm_batch_size or 8
     # None: until the loss on held-out texts no longer falls.
-    steps = max(1, round(published.noise_lm_epochs * n_train / batch)) if published else 400 if tiny else None
+    steps = max(1, round(published.noise_lm_epochs * n_train / batch)) if published else None
     return {
-        "mask_ratio": config.mask_ratio or (0.2 if tiny else 0.4),
         "noise_lm_batch_size": batch,
         "noise_lm_steps": steps if config.noise_lm_steps is None else config.noise_lm_steps,
-        "noise_lm_learning_rate": config.noise_lm_learning_rate or (2e-3 if tiny else 5e-6 if published else 1e-4),
+        "noise_lm_learning_rate": config.noise_lm_learning_rate or (5e-6 if published else 1e-4),
     }
 
 

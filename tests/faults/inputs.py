@@ -127,7 +127,7 @@ SETTINGS = """
 --encoder bad/remote_code | bad/remote_code
 --encoder inputs/reviews.csv | inputs/reviews.csv
 --encoder inputs/lm --methods scalar | scalar
---noise-lm tinny --methods hidden | 'tinny' | tiny
+--noise-lm smolm2 --methods hidden | 'smolm2' | smollm2
 --noise-lm bad/empty_folder --methods hidden | bad/empty_folder
 --noise-lm bad/pickled --methods hidden | bad/pickled | safetensors
 --noise-lm bad/broken_weights --methods hidden | bad/broken_weights

@@ -47,14 +47,11 @@ def make_inputs(folder: Path) -> Path:
     """Encoder, noise LM, texts and a benchmark file in `folder`."""
     from transformers.utils import logging
 
-    from ebmcal.noise.tiny import train_tokenizer
-    from tiny_models import SENTENCES, make_language_model, save_encoder
+    from tiny_models import SENTENCES, save_encoder, save_language_model
 
     logging.disable_progress_bar()
     save_encoder(folder / "encoder")
-    tokenizer = train_tokenizer(SENTENCES)
-    make_language_model("llama", scale=1.0, vocab_size=len(tokenizer)).save_pretrained(folder / "lm")
-    tokenizer.save_pretrained(folder / "lm")
+    save_language_model(folder / "lm")
     rows = [(f"{text} {word}", LABELS[i % 3]) for i, text in enumerate(SENTENCES) for word in ("so", "indeed")]
     write_csv(folder / "reviews.csv", rows)
     write_csv(folder / "others.csv", rows[::2])

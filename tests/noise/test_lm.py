@@ -27,9 +27,9 @@ from ebmcal.noise.lm import (
     token_losses,
 )
 from ebmcal.noise.masking import MODES, Markers, collapse, to_sequence
-from ebmcal.noise.tiny import build_tiny, train_tokenizer
 from ebmcal.progress import Reporter
-from tiny_models import LANGUAGE_MODELS, SENTENCES, make_language_model, make_noise_lm, random_texts
+from small_runs import make_small
+from tiny_models import LANGUAGE_MODELS, SENTENCES, make_language_model, make_noise_lm, random_texts, train_tokenizer
 
 LENGTHS = [2, 5, 5, 9, 20]
 
@@ -214,23 +214,17 @@ def texts(tmp_path_factory):
     return load_texts(folder / "texts.jsonl", folder / "cache")
 
 
-@pytest.fixture
-def small_tiny(monkeypatch):
-    """`tiny` with a few thousand weights."""
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_smaller)
-
-
-def build_smaller(texts):
-    tokenizer = train_tokenizer(texts)
-    return make_language_model("llama", seed=None, scale=1.0, vocab_size=len(tokenizer)), tokenizer
-
-
 SETTINGS = NoiseLmSettings(
-    "tiny", "gaps", steps=30, batch_size=8, learning_rate=2e-2, max_length=32, precision="fp32"
+    "small", "gaps", steps=30, batch_size=8, learning_rate=2e-2, max_length=32, precision="fp32"
 )  # fmt: skip
 
 
-def test_fit_learns_and_leaves_a_folder_that_loads(small_tiny, texts, tmp_path):
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    make_small(monkeypatch)
+
+
+def test_fit_learns_and_leaves_a_folder_that_loads(texts, tmp_path):
     train, held_out = texts.take([i for i in range(120) if i % 6]), texts.take(range(0, 120, 6))
     card = fit(SETTINGS, train, held_out, tmp_path / "lm", Reporter())
     assert card["perplexity"] < card["perplexity_before"] / 2
@@ -249,7 +243,7 @@ def weights(folder):
 
 
 @pytest.fixture
-def flat(small_tiny, texts, tmp_path, monkeypatch):
+def flat(texts, tmp_path, monkeypatch):
     """A fitting without a number of steps: settings, splits and what it leaves."""
     monkeypatch.setattr(fitting, "LOOK_EVERY", 4)
     monkeypatch.setattr(fitting, "MAX_PASSES", 50)
@@ -287,14 +281,14 @@ def test_such_a_fitting_resumes_to_the_bit(flat, tmp_path, monkeypatch, when):
     assert weights(tmp_path / "lm") == weights(tmp_path / "undisturbed")
 
 
-def test_no_steps_leave_the_weights_as_they_are(small_tiny, texts, tmp_path):
+def test_no_steps_leave_the_weights_as_they_are(texts, tmp_path):
     card = fit(replace(SETTINGS, steps=0), texts, texts, tmp_path / "lm", Reporter())
     assert card["perplexity"] == card["perplexity_before"]
     assert (card["steps_done"], card["loss_first"]) == (0, None)
     assert NoiseLm.load(tmp_path / "lm").mode == "gaps"
 
 
-def test_an_lm_of_another_version_is_refused(small_tiny, texts, tmp_path):
+def test_an_lm_of_another_version_is_refused(texts, tmp_path):
     card = fit(replace(SETTINGS, steps=0), texts, texts, tmp_path / "lm", Reporter())
     for there in (card | {"format": 1}, {k: v for k, v in card.items() if k != "format"}):
         (tmp_path / "lm" / CARD).write_text(json.dumps(there))
@@ -322,27 +316,21 @@ def test_the_key_depends_on_settings_and_texts(texts):
     key = SETTINGS.key(texts)
     assert key == SETTINGS.key(texts)
     assert key != SETTINGS.key(texts.take(range(50)))
-    assert key != NoiseLmSettings("tiny", "gaps", steps=31).key(texts)
+    assert key != NoiseLmSettings("small", "gaps", steps=31).key(texts)
 
 
-def test_a_damaged_noise_lm_is_named(small_tiny, texts, tmp_path):
-    fit(NoiseLmSettings("tiny", "gaps", steps=1, batch_size=2), texts, texts, tmp_path / "lm", Reporter())
+def test_a_damaged_noise_lm_is_named(texts, tmp_path):
+    fit(NoiseLmSettings("small", "gaps", steps=1, batch_size=2), texts, texts, tmp_path / "lm", Reporter())
     (tmp_path / "lm" / "model.safetensors").write_bytes(b"no weights")
     with pytest.raises(EbmcalError, match="not a usable noise LM"):
         NoiseLm.load(tmp_path / "lm")
 
 
-def test_a_diverging_lm_stops_with_the_step(small_tiny, texts, tmp_path):
-    settings = NoiseLmSettings("tiny", "gaps", steps=20, batch_size=4, learning_rate=1e30, precision="fp32")
+def test_a_diverging_lm_stops_with_the_step(texts, tmp_path):
+    settings = NoiseLmSettings("small", "gaps", steps=20, batch_size=4, learning_rate=1e30, precision="fp32")
     with pytest.raises(EbmcalError, match=r"diverged at step \d+: .*(loss|gradient) is (nan|inf)"):
         fit(settings, texts, texts, tmp_path / "lm", Reporter())
     assert not (tmp_path / "lm").exists()
-
-
-def test_tiny_is_small_and_encodes_everything():
-    model, tokenizer = build_tiny(SENTENCES)
-    assert model.num_parameters() < 10e6
-    assert tokenizer.decode(tokenizer("日本 🎬 any\nthing")["input_ids"]) == "日本 🎬 any\nthing"
 
 
 def test_gpt2s_activation_is_fused_and_the_same():

@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=4, sources_per_shard=10, seed=3, precision="fp32")
 WANTED = 700
-ABOUT = {"format": 2, "name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24, "label_names": []}
+ABOUT = {"format": 2, "name": "small", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24, "label_names": []}
 
 
 @pytest.fixture(scope="module", autouse=True)

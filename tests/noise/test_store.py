@@ -19,7 +19,7 @@ from ebmcal.storage.checksums import checksum, fingerprint
 from tiny_models import SENTENCES, make_noise_lm
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=2, sources_per_shard=5, seed=3, precision="fp32")
-CARD = {"name": "tiny", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24}
+CARD = {"name": "small", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24}
 
 
 @pytest.fixture(scope="module")

@@ -98,11 +98,11 @@ def test_held_out_noise_is_made_of_test_texts_and_drawn_noise_of_training_texts(
 
 
 def test_held_out_noise_of_a_store_lies_behind_what_is_drawn(make):
-    noise, _ = make("gaps:tiny, splice")
+    noise, _ = make("gaps:small, splice")
     source, _ = noise.sources
     assert len(source.table) == 40  # noise_samples
     rows = [(row["text"], row["text_pair"]) for row in source.store.rows(40 + HELD_OUT)]
-    kept_back = [noise.held_out.texts[i] for i in noise.held_out.rows_of("gaps:tiny")]
+    kept_back = [noise.held_out.texts[i] for i in noise.held_out.rows_of("gaps:small")]
     assert kept_back == rows[40:50]
     assert [tuple(source.table[i][0]) for i in range(40)] == tokens_of(noise, rows[:40])
     assert noise.rounds(n_draws(noise)) == 48 / 40
@@ -132,7 +132,7 @@ def test_held_out_tokens_are_those_of_the_held_out_texts(make, tmp_path):
         assert held_out_tokens(made) == tokens_of(made, made.held_out.texts)
 
 
-@pytest.mark.parametrize("noise", ["gaps:tiny 0.5, splice", "gaps:tiny 0.3, splice, far", "gaps:tiny"])
+@pytest.mark.parametrize("noise", ["gaps:small 0.5, splice", "gaps:small 0.3, splice, far", "gaps:small"])
 @pytest.mark.parametrize("steps", [1, 3, 7])
 def test_a_store_is_large_enough_that_no_text_repeats(noise, steps, files, encoder_folder, tmp_path):
     given = {"noise": noise, "noise_samples": None, "steps": steps, "batch_size": 9, "noise_ratio": 1}
@@ -162,7 +162,7 @@ def test_what_is_known_of_the_sources(make):
     [
         ("far:absent.csv", "absent.csv does not exist"),
         ("splice, far:one.csv", "one.csv has 1 text; it takes two at least"),
-        ("half:tiny", "rewrites one sentence of a pair"),
+        ("half:small", "rewrites one sentence of a pair"),
         ("splice, infill:no-such-lm", "no-such-lm"),
     ],
 )
@@ -184,7 +184,7 @@ def test_a_run_with_fresh_noise_goes_on_to_the_bit(files, encoder_folder, tmp_pa
             raise KeyboardInterrupt
         return real(self, *args)
 
-    given = {"noise": "splice 0.5, far 0.2, gaps:tiny", "methods": ["hidden"], "posthoc": []}
+    given = {"noise": "splice 0.5, far 0.2, gaps:small", "methods": ["hidden"], "posthoc": []}
     whole = run(settings(files, encoder_folder, tmp_path / "whole", **given), Reporter())
     shutil.copytree(tmp_path / "whole" / "cache", tmp_path / "broken" / "cache")
     config = settings(files, encoder_folder, tmp_path / "broken", save_steps=3, **given)
@@ -202,9 +202,9 @@ def test_a_run_with_fresh_noise_goes_on_to_the_bit(files, encoder_folder, tmp_pa
 
 def check_figures(folder: RunFolder):
     """Each source of a mixture has its figures, from the training and from held-out noise."""
-    names = {"splice", "far", "gaps:tiny"}
+    names = {"splice", "far", "gaps:small"}
     document = read_document(folder)
-    assert document["noise_source"] == "splice 0.5, far 0.2, gaps:tiny 0.3"
+    assert document["noise_source"] == "splice 0.5, far 0.2, gaps:small 0.3"
     facts = document["training"]["hidden-seed1"]
     assert set(facts["told_apart_by_source"]) == set(facts["told_apart_held_out"]) == set(document["noise"]) == names
     assert all(0 <= value <= 1 for value in facts["told_apart_by_source"].values())
@@ -219,7 +219,7 @@ def check_figures(folder: RunFolder):
 
 
 def test_a_noise_lm_that_reads_labels_is_told_another(make):
-    noise, data = make("gaps:tiny", noise_condition="other", noise_samples=20)
+    noise, data = make("gaps:small", noise_condition="other", noise_samples=20)
     (source,) = noise.sources
     assert source.card["label_names"] == list(data.label_names)
     train = data.splits["train"]

