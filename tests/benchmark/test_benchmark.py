@@ -25,7 +25,6 @@ from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.recipe import resolve
 from ebmcal.runfolder import Cell
 from ebmcal.tasks import TASKS
-from small_runs import Small
 
 pytestmark = pytest.mark.filterwarnings("ignore:The temperature did not settle")
 
@@ -55,8 +54,8 @@ def write_config(place, encoder_folder):
     def write(name: str, **settings) -> Path:
         shared = {
             "output": str(place / name), "cache_dir": str(place / "cache"), "encoder": str(encoder_folder),
-            "noise": f"gaps:{Small.path()}", "noise_lm_steps": 8, "noise_lm_batch_size": 16, "noise_samples": 8,
-            "noise_ratio": 1, "max_length": 32, "steps": 2, "batch_size": 4, "eval_steps": 2, "methods": ["baseline"], "posthoc": [],
+            "noise": "splice", "noise_ratio": 1,
+            "max_length": 32, "steps": 2, "batch_size": 4, "eval_steps": 2, "methods": ["baseline"], "posthoc": [],
         }  # fmt: skip
         tasks = [_own_file(place, task) for task in settings.pop("tasks", ["mood"])]
         path = place / f"{name}.yaml"

@@ -5,18 +5,18 @@ from datasets import Dataset
 
 import ebmcal
 from ebmcal.errors import EbmcalError
-from small_runs import build_small
+from small_runs import make_small
 from tiny_models import SENTENCES
 
 
 @pytest.fixture(autouse=True)
 def small_and_quick(monkeypatch):
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
-    monkeypatch.setattr("ebmcal.noise.writing.TINY_LEARNING_RATE", 2e-2)
+    make_small(monkeypatch)
+    monkeypatch.setattr("ebmcal.noise.writing.LEARNING_RATE", 2e-2)
 
 
 def write(texts=SENTENCES[:60], count=30, **changes):
-    settings = {"lm": "tiny", "mode": "gaps", "mask_ratio": 0.2, "steps": 40} | changes
+    settings = {"lm": "small", "mode": "gaps", "mask_ratio": 0.2, "steps": 40} | changes
     return ebmcal.write_noise(texts, count=count, **settings)
 
 

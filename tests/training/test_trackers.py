@@ -10,7 +10,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.pipeline.stages import train_only
 from ebmcal.progress import Reporter
 from ebmcal.training.trackers import check_trackers, close_trackers
-from small_runs import build_small, own_rows, settings, write_csv
+from small_runs import make_small, own_rows, settings, write_csv
 
 
 def read_scalars(folder):
@@ -42,7 +42,7 @@ def test_trackers_are_no_part_of_what_a_run_is():
 
 
 def test_each_model_of_a_run_has_its_events(encoder_folder, tmp_path, monkeypatch):
-    monkeypatch.setattr("ebmcal.noise.fitting.build_tiny", build_small)
+    make_small(monkeypatch)
     files = write_csv(tmp_path / "moods.csv", own_rows())
     train_only(settings(files, encoder_folder, tmp_path, report_to=["tensorboard"]), Reporter())
     for method, terms in (("baseline", {"cross_entropy"}), ("hidden", {"data_term", "noise_term", "noise_accuracy"})):

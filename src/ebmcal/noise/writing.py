@@ -16,7 +16,7 @@ from ebmcal.data import Texts, load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
-from ebmcal.models.loading import TINY, check_language_model
+from ebmcal.models.loading import check_language_model
 from ebmcal.noise.filling import fill
 from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.lm import CARD
@@ -32,9 +32,6 @@ from ebmcal.training.processes import n_processes
 
 #: Texts in a step and learning rate of a noise LM that was pretrained.
 BATCH, LEARNING_RATE = 8, 1e-4
-
-#: Steps, texts in a step and learning rate of `tiny`, which begins with nothing.
-TINY_STEPS, TINY_BATCH, TINY_LEARNING_RATE = 400, 32, 2e-3
 
 #: Every so manieth text is kept from the LM, to see how well it writes; 200 of them are enough.
 HELD_OUT = 20
@@ -62,9 +59,9 @@ def write_noise(
     A training without a repeat draws its rows × epochs × noise_ratio.
 
     `source` "splice" joins the beginning of one text and the end of another; "far" shuffles words; "splice 0.8, far
-    0.2" does both. Without one, a language model writes: `lm` is a hub name, a local folder, `smollm2` (built in) or
-    `tiny`, trained from scratch; `mode` is infill (the paper's), gaps, plain or half; `mask_ratio` is the share of
-    tokens that is written anew; `steps` of fitting it are by default as many as make it better. Its work is kept in
+    0.2" does both. Without one, a language model writes: `lm` is a hub name, a local folder or `smollm2` (built
+    in); `mode` is infill (the paper's), continue, gaps, plain or half; `mask_ratio` is the share of tokens that is
+    written anew; `steps` of fitting it are by default as many as make it better. Its work is kept in
     `output`, if it is given: the same call again, or one for more texts, goes on from there.
 
     >>> from ebmcal import write_noise
@@ -82,7 +79,7 @@ def write_noise(
         if source is not None:
             written = [draw.tokens for draw in fresh_supply(source, rows, list, seed).draw(range(count))]
         else:
-            settings = _lm_settings(lm, mode, mask_ratio, steps, max_length, seed)
+            settings = NoiseLmSettings(lm, mode, mask_ratio, steps, BATCH, LEARNING_RATE, max_length, seed)
             store = _made(settings, rows, count, folder, reporter)
             written = [(row["text"], row["text_pair"]) for row in store.rows(count)]
     firsts, seconds = zip(*written, strict=True)
@@ -125,16 +122,6 @@ def _store(settings: NoiseLmSettings, rows: Texts, card: dict[str, Any], folder:
     noise = NoiseSettings(seed=settings.seed, precision=settings.precision)
     identity = noise.identity(rows.fingerprint, card, settings.key(rows))
     return folder / "noise" / fingerprint("noise", identity), identity
-
-
-def _lm_settings(
-    lm: str, mode: str, mask_ratio: float, steps: int | None, max_length: int, seed: int
-) -> NoiseLmSettings:
-    if lm == TINY:
-        return NoiseLmSettings(
-            lm, mode, mask_ratio, steps or TINY_STEPS, TINY_BATCH, TINY_LEARNING_RATE, max_length, seed
-        )
-    return NoiseLmSettings(lm, mode, mask_ratio, steps, BATCH, LEARNING_RATE, max_length, seed)
 
 
 def _load(texts: Any, columns: Columns, folder: Path) -> Texts:
