@@ -177,6 +177,7 @@ def test_every_setting_is_a_flag():
         "methods": ("scalar, baseline", ["scalar", "baseline"]),
         "seeds": ("3,4", [3, 4]),
         "posthoc": ("temperature", ["temperature"]),
+        "report_to": ("tensorboard", ["tensorboard"]),
         "ood": ("a=b.csv", None),
         "task": ("rte", "rte"),
         "noise": ("splice", "splice"),
