@@ -128,16 +128,16 @@ def test_an_absent_or_empty_file(tmp_path):
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("splice", [("splice", None, 1)]),
-        ("splice 1", [("splice", None, 1)]),
+        ("splice", [("splice", "", 1)]),
+        ("splice 1", [("splice", "", 1)]),
         ("infill:gpt2", [("infill", "gpt2", 1)]),
         ("far:some/file.csv", [("far", "some/file.csv", 1)]),
-        ("splice 0.8, far 0.2", [("splice", None, 0.8), ("far", None, 0.2)]),
-        ("far 0.2,splice", [("far", None, 0.2), ("splice", None, 0.8)]),
-        (" splice ,  gaps:small  .5 ,", [("splice", None, 0.5), ("gaps", "small", 0.5)]),
-        ("splice 0.5, far, half:a/b", [("splice", None, 0.5), ("far", None, 0.25), ("half", "a/b", 0.25)]),
-        ("splice, far, plain:x", [("splice", None, 1 / 3), ("far", None, 1 / 3), ("plain", "x", 1 / 3)]),
-        ("far 0.5, far:a file.csv 0.5", [("far", None, 0.5), ("far", "a file.csv", 0.5)]),
+        ("splice 0.8, far 0.2", [("splice", "", 0.8), ("far", "", 0.2)]),
+        ("far 0.2,splice", [("far", "", 0.2), ("splice", "", 0.8)]),
+        (" splice ,  gaps:small  .5 ,", [("splice", "", 0.5), ("gaps", "small", 0.5)]),
+        ("splice 0.5, far, half:a/b", [("splice", "", 0.5), ("far", "", 0.25), ("half", "a/b", 0.25)]),
+        ("splice, far, plain:x", [("splice", "", 1 / 3), ("far", "", 1 / 3), ("plain", "x", 1 / 3)]),
+        ("far 0.5, far:a file.csv 0.5", [("far", "", 0.5), ("far", "a file.csv", 0.5)]),
         ("infill:a, infill:b", [("infill", "a", 0.5), ("infill", "b", 0.5)]),
         ("infill:C:\\models\\lm", [("infill", "C:\\models\\lm", 1)]),
         *((f"splice:{form}", [("splice", form, 1)]) for form in SPLICE_FORMS),
@@ -186,7 +186,7 @@ def test_noise_that_cannot_be(text, words):
 
 def test_a_part_of_the_noise():
     online, stored = NoisePart("far", "a.csv", 0.5), NoisePart("infill", "gpt2", 0.5)
-    assert (online.name, stored.name, NoisePart("splice", None, 1).name) == ("far:a.csv", "infill:gpt2", "splice")
+    assert (online.name, stored.name, NoisePart("splice", "", 1).name) == ("far:a.csv", "infill:gpt2", "splice")
     assert (online.is_online, stored.is_online) == (True, False)
 
 

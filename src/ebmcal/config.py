@@ -116,6 +116,27 @@ class RunConfig(BaseModel):
     keep_checkpoints: bool = _option(False, "Keep the last training checkpoints of finished models.", RUN)
     trust_remote_code: bool = _option(False, "Run code that comes with a model. It can do anything you can.", RUN)
 
+    def require_output(self) -> Path:
+        """The run folder; an error where none is given, which only `ebmcal.run` has an answer to."""
+        if self.output is None:
+            raise EbmcalError("Say where the run should go: --output runs/NAME")
+        return self.output
+
+
+class ResolvedConfig(RunConfig):
+    """The settings of a run that `ebmcal.recipe.resolve` has filled in: these are open no longer."""
+
+    noise: str
+    noise_ratio: int
+    mask_ratio: float
+    energy_weight: float
+    steps: int
+    batch_size: int
+    learning_rate: float
+    warmup_steps: int
+    eval_steps: int
+    save_steps: int
+
 
 #: Settings that may change between two calls on one run folder: they add cells or say where things are.
 FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "fsdp", "keep_checkpoints", "report_to"}
@@ -158,10 +179,10 @@ def _with_noise(config: RunConfig, problems: list[str]) -> RunConfig:
 
 @dataclass(frozen=True)
 class NoisePart:
-    """A source of noise, the language model or file it takes, and its share of the noise."""
+    """A source of noise, the language model or file it takes ("" for none), and its share of the noise."""
 
     source: str
-    of: str | None
+    of: str
     share: float
 
     @property
@@ -204,7 +225,7 @@ def spell_noise(parts: tuple[NoisePart, ...]) -> str:
     return ", ".join(part.name if equal else f"{part.name} {part.share:.9g}" for part in parts)
 
 
-def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
+def _noise_entry(text: str) -> tuple[str, str, float | None]:
     name, space, last = text.strip().rpartition(" ")
     try:
         share = float(last) if space else None
@@ -226,7 +247,7 @@ def _noise_entry(text: str) -> tuple[str, str | None, float | None]:
         )
     if source == "splice" and of and of not in SPLICE_FORMS:
         raise unknown_name("form of splice", of, SPLICE_FORMS)
-    return source, of or None, share
+    return source, of, share
 
 
 def save_config(config: RunConfig) -> str:

@@ -6,7 +6,7 @@ plateau of accuracy on small data and that were chosen on calibration splits: do
 
 from typing import Any
 
-from ebmcal.config import RunConfig, parse_noise
+from ebmcal.config import ResolvedConfig, RunConfig, parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.tasks import Task, TrainingDefaults, find_task
 
@@ -27,7 +27,7 @@ MAX_EPOCHS, MIN_EPOCHS, ROWS_AT_MAX = 10, 3, 5000
 NARROW, NARROW_RATE, WIDE_RATE = 512, 1e-4, 3e-5
 
 
-def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
+def resolve(config: RunConfig, n_train: int, hidden_size: int) -> ResolvedConfig:
     """Fill in what was left open, from the task and the size of the data and the encoder."""
     published = _published(config, find_task(config.task) if config.task else None)
     batch = config.batch_size or (published.batch_size if published else 32 if n_train >= 2000 else 16)
@@ -37,20 +37,22 @@ def resolve(config: RunConfig, n_train: int, hidden_size: int) -> RunConfig:
         )
     steps = config.steps or (published.steps if published and not config.epochs else None)
     steps = steps or max(1, round((config.epochs or epochs_for(n_train)) * n_train / batch))
+    noise = config.noise or (PUBLISHED_NOISE if published else NOISE)
     update = {
         "batch_size": batch,
         "steps": steps,
         "epochs": None,
         "learning_rate": config.learning_rate or _learning_rate(published, hidden_size),
-        "warmup_steps": _first(config.warmup_steps, published and published.warmup_steps, round(0.06 * steps)),
-        "noise": config.noise or (PUBLISHED_NOISE if published else NOISE),
+        "warmup_steps": _first(config.warmup_steps, published.warmup_steps if published else None, round(0.06 * steps)),
+        "noise": noise,
         "noise_ratio": config.noise_ratio or (published.noise_ratio if published else NOISE_RATIO),
         "mask_ratio": config.mask_ratio or 0.4,
         "energy_weight": config.energy_weight or (1.0 if published else ENERGY_WEIGHT),
         "eval_steps": config.eval_steps or (500 if published else max(1, steps // 8)),
         "save_steps": config.save_steps or max(1, min(500, steps // 4)),
     }
-    return config.model_copy(update=update | _noise_lm(config, update["noise"], published, n_train))
+    update |= _noise_lm(config, noise, published, n_train)
+    return ResolvedConfig.model_construct(**config.__dict__ | update)  # checked already
 
 
 def epochs_for(n_train: int) -> float:

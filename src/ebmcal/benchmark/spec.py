@@ -48,7 +48,7 @@ class BenchmarkTask:
 
     @property
     def folder(self) -> RunFolder:
-        return RunFolder(Path(self.config.output))
+        return RunFolder(self.config.require_output())
 
     @property
     def cells(self) -> list[Cell]:

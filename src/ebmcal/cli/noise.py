@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebmcal.cli.options import with_config
-from ebmcal.config import NoisePart, RunConfig, parse_noise
+from ebmcal.config import NoisePart, ResolvedConfig, RunConfig, parse_noise
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def fit_config(config: RunConfig) -> None:
         typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
 
 
-def _stored_parts(config: RunConfig) -> list[NoisePart]:
+def _stored_parts(config: ResolvedConfig) -> list[NoisePart]:
     """The sources that have a language model; an error where there is none."""
     parts = [part for part in parse_noise(config.noise) if not part.is_online]
     if not parts:

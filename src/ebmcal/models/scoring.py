@@ -17,6 +17,7 @@ from ebmcal.models.tokens import TokenTable
 from ebmcal.predictions import Predictions
 
 Progress = Callable[[int], None]
+Positions = Sequence[int] | np.ndarray
 
 
 def micro_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
@@ -44,7 +45,7 @@ def token_budget(config: Any, memory: float = 4e9) -> int:
 
 
 def score(
-    model: EnergyClassifier, table: TokenTable, rows: Sequence[int] | None = None, progress: Progress | None = None
+    model: EnergyClassifier, table: TokenTable, rows: Positions | None = None, progress: Progress | None = None
 ) -> tuple[np.ndarray, np.ndarray]:
     """Logits [n, C] and energies [n] (float32) of the texts at `rows` of a token table, all of them by default."""
     if len(table) == 0 or (rows is not None and len(rows) == 0):
@@ -53,7 +54,7 @@ def score(
     return logits, energies
 
 
-def features(encoder: nn.Module, table: TokenTable, rows: Sequence[int] | None = None) -> np.ndarray:
+def features(encoder: nn.Module, table: TokenTable, rows: Positions | None = None) -> np.ndarray:
     """Mean last hidden states [n, H] (float32) of the texts at `rows` of a token table, all of them by default."""
     (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch),), None)
     return found
@@ -62,21 +63,21 @@ def features(encoder: nn.Module, table: TokenTable, rows: Sequence[int] | None =
 @torch.no_grad()
 def _over(
     table: TokenTable,
-    rows: Sequence[int] | None,
+    rows: Positions | None,
     model: nn.Module,
     forward: Callable[[Pack], tuple[torch.Tensor, ...]],
     progress: Progress | None,
 ) -> list[np.ndarray]:
     """What `forward` gives for each text, in the order of the rows: arrays [n, …]."""
-    rows = np.arange(len(table)) if rows is None else np.asarray(rows)
+    chosen = np.arange(len(table)) if rows is None else np.asarray(rows)
     was_training, device = model.training, next(model.parameters()).device
     model.eval()
     found: list[np.ndarray] = []
     # No gradients are kept, so a batch may be larger than in training; a small one stays in the cache.
-    for batch in micro_batches(table.lengths[rows], min(4096, token_budget(model.config))):
-        ids, types = zip(*(table[int(i)] for i in rows[batch]), strict=True)
+    for batch in micro_batches(table.lengths[chosen], min(4096, token_budget(model.config))):
+        ids, types = zip(*(table[int(i)] for i in chosen[batch]), strict=True)
         outputs = [out.cpu().numpy() for out in forward(pack(ids, types).to(device))]
-        found = found or [np.empty((len(rows), *out.shape[1:]), dtype=np.float32) for out in outputs]
+        found = found or [np.empty((len(chosen), *out.shape[1:]), dtype=np.float32) for out in outputs]
         for kept, out in zip(found, outputs, strict=True):
             kept[batch] = out
         if progress:
@@ -94,7 +95,7 @@ def predict(
     ids: np.ndarray,
     texts: Sequence[tuple[str, str | None]],
     meta: dict[str, Any],
-    rows: Sequence[int] | None = None,
+    rows: Positions | None = None,
     progress: Progress | None = None,
 ) -> Predictions:
     """`Predictions` for texts that are row for row those of the token table (or its `rows`)."""

@@ -91,8 +91,8 @@ class Sources:
 def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
     """The sources of a shard."""
     round_, positions = sources_of(number, len(texts), settings)
-    numbers = (column[positions].tolist() for column in (texts.ids, texts.labels))
-    return Sources(round_, positions.tolist(), *numbers, texts.rows(positions))
+    ids, labels = (column[positions].tolist() for column in (texts.ids, texts.labels))
+    return Sources(round_, positions.tolist(), ids, labels, texts.rows(positions))
 
 
 def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
@@ -107,7 +107,7 @@ def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard
     keys = [[sources.round, position] for position in sources.positions]
     masks = [lm.draw_mask(encoded[i], np.random.default_rng([settings.seed, 13, *keys[i]])) for i in usable]
     told = [told_label(sources.labels[i], len(lm.label_names), settings, keys[i]) for i in usable]
-    layouts = [lm.lay_out(encoded[i], *rest) for i, *rest in zip(usable, masks, told, strict=True)]
+    layouts = [lm.lay_out(encoded[i], mask, label) for i, mask, label in zip(usable, masks, told, strict=True)]
     uniforms = [
         [_uniforms([settings.seed, 17, *keys[i], k], pieces) for k in range(settings.samples_per_mask)]
         for i, pieces in zip(usable, layouts, strict=True)

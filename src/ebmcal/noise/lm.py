@@ -153,7 +153,8 @@ def add_markers(model: nn.Module, tokenizer: Any) -> Markers:
         for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
             for name in new:
                 layer.weight[tokenizer.convert_tokens_to_ids(name)] = layer.weight[near[name]].mean(dim=0)
-    return Markers(*(tokenizer.convert_tokens_to_ids(name) for name in near), end=tokenizer.eos_token_id)
+    mask, separator, write = (tokenizer.convert_tokens_to_ids(name) for name in near)
+    return Markers(mask, separator, write, end=tokenizer.eos_token_id)
 
 
 class MaskedTexts(Dataset):

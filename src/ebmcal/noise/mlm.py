@@ -145,12 +145,13 @@ class MaskedLm:
         return head(self.model, self.model.base_model(**inputs).last_hidden_state[rows, columns])
 
     def _replace(self, hidden: Hidden) -> Row:
-        texts = list(hidden.row)
+        first, second = hidden.row
+        texts = [first, second or ""]
         for word in sorted(hidden.words, key=lambda w: w.start, reverse=True):  # from the end: places stay right
             written = self.tokenizer.decode(word.written, clean_up_tokenization_spaces=False).strip()
             text = texts[word.part]
             texts[word.part] = text[: word.start] + written + text[word.stop :]
-        return texts[0], texts[1]
+        return texts[0], None if second is None else texts[1]
 
     @cached_property
     def _never(self) -> list[int]:

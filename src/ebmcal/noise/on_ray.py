@@ -19,7 +19,7 @@ from typing import Any
 from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.noise.filling import Shard, Sources, gather, load_for_sampling, write_noise
-from ebmcal.noise.lm import CARD
+from ebmcal.noise.lm import CARD, NoiseLm
 from ebmcal.noise.store import NoiseSettings, NoiseStore
 from ebmcal.training.running import uses_bf16
 
@@ -97,7 +97,8 @@ class ShardWriter:
     """What runs in a worker: the noise LM is loaded for the first shard and kept."""
 
     def __init__(self, folder: str, settings: dict[str, Any]) -> None:
-        self.folder, self.settings, self.lm = Path(folder), NoiseSettings(**settings), None
+        self.folder, self.settings = Path(folder), NoiseSettings(**settings)
+        self.lm: NoiseLm | None = None
 
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         (number,), (sources,) = batch["number"], batch["sources"]
@@ -107,7 +108,7 @@ class ShardWriter:
             result = {"error": str(error)}
         return {"number": [number], "result": [json.dumps(result)]}
 
-    def _load(self) -> Any:
+    def _load(self) -> NoiseLm:
         if self.lm is None:
             import torch
 

@@ -94,7 +94,7 @@ class Far(OneByOne):
     """Half of the time the words of a text in another order, else as many words drawn one by one from all texts."""
 
     def write(self, texts: Texts, rng: np.random.Generator) -> Written:
-        (row,) = texts.rows([rng.integers(len(texts))])
+        (row,) = texts.rows([int(rng.integers(len(texts)))])
         is_shuffled = rng.random() < 0.5
 
         def change(text: str) -> str:

@@ -157,7 +157,7 @@ class NoiseStore:
 
     def _rewrite_record(self) -> None:
         self.shards = dict(sorted(self.shards.items()))
-        lines = [("identity", self.identity), *self.shards.items()]
+        lines: list[tuple[int | str, dict[str, Any]]] = [("identity", self.identity), *self.shards.items()]
         write_text(self.folder / RECORD, "".join(_line(name, value) for name, value in lines))
 
     def next_shards(self, n_wanted: int) -> Iterator[int]:

@@ -43,7 +43,8 @@ class Stored:
     """The texts of a store in endless rounds: none is used twice before all have been used once."""
 
     def __init__(self, name: str, table: TokenTable, seed: int) -> None:
-        self.names, self.table, self._order = (name,), table, Shuffled(len(table), seed + 1)
+        self.names: tuple[str, ...] = (name,)
+        self.table, self._order = table, Shuffled(len(table), seed + 1)
 
     def draw(self, numbers: Sequence[int]) -> list[Draw]:
         return [Draw(0, self.table[self._order[n]]) for n in numbers]

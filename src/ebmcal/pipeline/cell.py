@@ -6,7 +6,7 @@ The model folder appears whole or not at all; model and predictions have checksu
 import json
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 from transformers import set_seed
 
 from ebmcal.calibrators.in_model import FILE_NAME, FOLDED_NAME, folded_temperature
-from ebmcal.config import RunConfig
+from ebmcal.config import ResolvedConfig
 from ebmcal.data import TaskData, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
@@ -47,11 +47,17 @@ HISTORY = "training_history.jsonl"
 class CellWork:
     """What the cells of a run share."""
 
-    config: RunConfig
+    config: ResolvedConfig
     data: TaskData
     tables: dict[str, TokenTable]
     noise: Noise | None
     extra: dict[str, Texts]
+
+    def noise_for(self, method: Method) -> Noise | None:
+        """The noise that a method is trained with, None for one that uses none."""
+        if method.uses_noise and self.noise is None:
+            raise EbmcalError(f"{method.title} is trained with noise, and this run has made none.")
+        return self.noise if method.uses_noise else None
 
 
 def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> dict[str, Any]:
@@ -115,8 +121,7 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
 
 
 def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Method, work: CellWork) -> JointTrainer:
-    config = work.config
-    noise = work.noise.supply(cell.seed) if method.uses_noise else None
+    config, noise = work.config, work.noise_for(method)
     args = training_arguments(
         folder.checkpoints(cell),
         n_steps=config.steps,
@@ -144,7 +149,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
             focal_gamma=config.focal_gamma,
             mix_weight=config.mix_weight,
         ),
-        collator=Collator(work.tables["train"], labels, noise),
+        collator=Collator(work.tables["train"], labels, noise.supply(cell.seed) if noise else None),
         evaluation=_watch(work),
         tokens_per_micro_batch=config.tokens_per_micro_batch,
         args=args,
@@ -168,16 +173,17 @@ def _watch(work: CellWork) -> Any:
 
 def _facts(trainer: JointTrainer, work: CellWork, seconds: float) -> dict[str, Any]:
     plan: TrainingPlan = trainer.train_dataset
-    facts = {
+    noise = work.noise_for(trainer.method)
+    facts: dict[str, Any] = {
         "steps": plan.n_steps,
         "seconds": round(seconds, 1),
         "noise_texts_used": plan.n_noise_draws,
-        "noise_rounds": round(work.noise.rounds(plan.n_noise_draws), 3) if trainer.method.uses_noise else 0,
+        "noise_rounds": round(noise.rounds(plan.n_noise_draws), 3) if noise else 0,
         "told_apart_at_the_end": _at_the_end(trainer, "noise_accuracy"),
         "precision": "bf16" if trainer.args.bf16 else "fp32",
     }
-    if trainer.method.uses_noise:
-        names = [part.name for part in work.noise.parts]
+    if noise:
+        names = [part.name for part in noise.parts]
         facts["told_apart_by_source"] = {name: _at_the_end(trainer, f"noise_accuracy_{name}") for name in names}
     return facts
 
@@ -240,9 +246,9 @@ def _predict_split(
 
 def _inputs(
     split: str, work: CellWork, reporter: Reporter
-) -> tuple[TokenTable, Any, np.ndarray, Sequence[Any], list[Any]]:
+) -> tuple[TokenTable, np.ndarray, np.ndarray, Iterable[Any], list[Any]]:
     """Tokens and which of them, labels, ids and texts of a split."""
-    if split == "noise":
+    if split == "noise" and work.noise is not None:
         held_out = work.noise.held_out
         n = len(held_out.texts)
         return held_out.table, np.arange(n), np.full(n, -1), held_out.ids, held_out.texts

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.config import NoisePart, RunConfig, parse_noise
+from ebmcal.config import NoisePart, ResolvedConfig, parse_noise
 from ebmcal.data import TaskData, Texts, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ood_detection
@@ -63,27 +63,73 @@ class HeldOut:
 
 
 @dataclass(frozen=True)
-class Source:
-    """A source of a run, ready: `online` writes texts as they are asked for, `store` holds them."""
+class OnlineNoise:
+    """A source of a run that writes texts as they are asked for."""
 
     part: NoisePart
-    online: OnlineSource | None = None
-    unseen: OnlineSource | None = None  # writes the held-out texts, where `online` would write texts of the training
-    store: NoiseStore | None = None
-    card: dict[str, Any] | None = None
-    table: TokenTable | None = None  # the texts of the store that trainings draw
+    source: OnlineSource
+    held_out: OnlineSource | None = None  # in place of `source`, where that would write texts of the training
 
     def supply(self, texts: Texts, encode_rows: Any, seed: int) -> NoiseSupply:
-        if self.online is not None:
-            return Fresh(self.part.name, self.online, texts, encode_rows, seed)
+        return Fresh(self.part.name, self.source, texts, encode_rows, seed)
+
+    def unseen(self, test: Texts, n: int, seed: int) -> list[Row]:
+        """Texts that no training draws."""
+        rngs = [np.random.default_rng([seed, 23, i]) for i in range(n)]
+        return [text.row for text in (self.held_out or self.source).write_all(test, rngs)]
+
+    def examples(self, train: Texts) -> list[dict[str, Any]]:
+        rngs = [np.random.default_rng([0, 29, i]) for i in range(EXAMPLES)]
+        empty: dict[str, Any] = {"source": None, "source_pair": None, "masked": self.part.name, "hidden": []}
+        return [
+            {**empty, "noise": text.row[0], "noise_pair": text.row[1]} for text in self.source.write_all(train, rngs)
+        ]
+
+    def facts(self) -> dict[str, Any]:
+        return {}
+
+
+@dataclass(frozen=True)
+class StoredNoise:
+    """A source of a run whose texts a language model has written before; `table`: those that trainings draw."""
+
+    part: NoisePart
+    store: NoiseStore
+    card: dict[str, Any]
+    table: TokenTable
+
+    def supply(self, texts: Texts, encode_rows: Any, seed: int) -> NoiseSupply:
         return Stored(self.part.name, self.table, seed)
+
+    def unseen(self, test: Texts, n: int, seed: int) -> list[Row]:
+        """Texts that no training draws."""
+        rows = list(self.store.rows(len(self.table) + n))
+        return [(row["text"], row["text_pair"]) for row in rows[len(self.table) :]]
+
+    def examples(self, train: Texts) -> list[dict[str, Any]]:
+        return noise_examples(self.store, train)
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "n_samples": len(self.table),
+            "thrown_away": self.store.thrown_away(),
+            "identical_to_source": self.store.identical_share,
+            "perplexity": self.card["perplexity"],
+            "perplexity_before": self.card["perplexity_before"],
+            "lm_parameters": self.card["n_parameters"],
+            "lm_seconds": self.card["seconds"],
+            "settings": self.store.identity["settings"] | {k: self.card[k] for k in ("mode", "mask_ratio")},
+        }
+
+
+Source = OnlineNoise | StoredNoise
 
 
 @dataclass(frozen=True)
 class Noise:
     """The noise of a run."""
 
-    config: RunConfig
+    config: ResolvedConfig
     train: Texts
     sources: tuple[Source, ...]
     held_out: HeldOut
@@ -102,11 +148,11 @@ class Noise:
 
     def rounds(self, n_draws: int) -> float:
         """How often a training comes round the same noise text; at most 1 means never."""
-        stored = [n_draws * s.part.share / len(s.table) for s in self.sources if s.table is not None]
+        stored = [n_draws * s.part.share / len(s.table) for s in self.sources if isinstance(s, StoredNoise)]
         return max(stored, default=min(1.0, n_draws))
 
 
-def check_noise(config: RunConfig, data: TaskData) -> None:
+def check_noise(config: ResolvedConfig, data: TaskData) -> None:
     """Refuse, before any work, sources that cannot be had or do not fit the data."""
     for part in parse_noise(config.noise):
         if part.source == "far" and part.of:
@@ -122,7 +168,7 @@ def check_noise(config: RunConfig, data: TaskData) -> None:
             )
 
 
-def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
+def make_noise(config: ResolvedConfig, data: TaskData, reporter: Reporter) -> Noise:
     """Everything that the trainings of a run need to draw noise: made, or found in the cache."""
     train = data.splits["train"]
     parts = parse_noise(config.noise)
@@ -131,36 +177,36 @@ def make_noise(config: RunConfig, data: TaskData, reporter: Reporter) -> Noise:
             _require_made(config, part, data)
     sources = tuple(_prepare(config, part, data, reporter) for part in parts)
     held_out = _held_out(config, sources, data, reporter)
-    examples = [row for source in sources for row in _examples(source, train)]
+    examples = [row for source in sources for row in source.examples(train)]
     probes = _probes(config, sources, held_out, data, reporter)
     facts = {s.part.name: _facts(s, held_out, data) | {"probe": probes[s.part.name]} for s in sources}
     _say_hardness(probes, reporter)
     return Noise(config, train, sources, held_out, examples, facts)
 
 
-def _prepare(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
+def _prepare(config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> Source:
     if part.source == "far" and part.of:
-        return Source(part, *_others(config, part))
+        return OnlineNoise(part, *_others(config, part))
     if part.source == "mlm":
-        return Source(part, online=_refill(config, part))
+        return OnlineNoise(part, _refill(config, part))
     if part.is_online:
-        return Source(part, online=Splice(part.of) if part.source == "splice" else Far())
+        return OnlineNoise(part, Splice(part.of or None) if part.source == "splice" else Far())
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(config, part, data, reporter)
     wanted = noise_wanted(config, part, len(train))
     store = fill_noise_store(config, part, train, lm_folder, card, reporter, count=wanted + HELD_OUT)
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
     table = tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter)
-    return Source(part, store=store, card=card, table=table)
+    return StoredNoise(part, store, card, table)
 
 
-def _refill(config: RunConfig, part: NoisePart) -> Refill:
-    settings = {"rounds": config.mlm_rounds, "order": config.mlm_order, "top_k": config.top_k}
+def _refill(config: ResolvedConfig, part: NoisePart) -> Refill:
+    settings: dict[str, Any] = {"rounds": config.mlm_rounds, "order": config.mlm_order, "top_k": config.top_k}
     settings |= {"mask_ratio": config.mask_ratio, "max_length": config.max_length}
     return Refill(load_masked_lm(part.of, config.trust_remote_code, **settings))
 
 
-def _others(config: RunConfig, part: NoisePart) -> tuple[Others, Others]:
+def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Others]:
     """The texts of a file for trainings, and every fifth one for the held-out noise."""
     given = load_other_texts(Path(part.of), cache_of(config), config.text_column)
     if len(given) < 2:
@@ -169,35 +215,27 @@ def _others(config: RunConfig, part: NoisePart) -> tuple[Others, Others]:
     return Others(given.take(np.flatnonzero(~is_kept_back))), Others(given.take(np.flatnonzero(is_kept_back)))
 
 
-def _encode(config: RunConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
+def _encode(config: ResolvedConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
     return [
         (np.asarray(ids, dtype=np.int32), np.asarray(types, dtype=np.uint8))
         for ids, types, _ in encode(rows, tokenizer, config.max_length)
     ]
 
 
-def _held_out(config: RunConfig, sources: Sequence[Source], data: TaskData, reporter: Reporter) -> HeldOut:
+def _held_out(config: ResolvedConfig, sources: Sequence[Source], data: TaskData, reporter: Reporter) -> HeldOut:
     """Noise in the shares of the sources, from texts or draws that no training has."""
     texts, ids = [], []
     for source in sources:
         n = max(1, round(HELD_OUT * source.part.share))
-        rows = _unseen(source, data, n, config.noise_seed)
+        rows = source.unseen(data.splits["test"], n, config.noise_seed)
         texts += rows
         ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
     key = fingerprint("held-out noise", texts)
     return HeldOut(texts, ids, tokens_from(texts, key, config, reporter), key)
 
 
-def _unseen(source: Source, data: TaskData, n: int, seed: int) -> list[Row]:
-    if source.online is not None:
-        rngs = [np.random.default_rng([seed, 23, i]) for i in range(n)]
-        return [text.row for text in (source.unseen or source.online).write_all(data.splits["test"], rngs)]
-    rows = list(source.store.rows(len(source.table) + n))
-    return [(row["text"], row["text_pair"]) for row in rows[len(source.table) :]]
-
-
 def _probes(
-    config: RunConfig, sources: Sequence[Source], held_out: HeldOut, data: TaskData, reporter: Reporter
+    config: ResolvedConfig, sources: Sequence[Source], held_out: HeldOut, data: TaskData, reporter: Reporter
 ) -> dict[str, float]:
     """How often features of the untouched encoder tell each source from data; kept in the cache.
 
@@ -227,44 +265,24 @@ def _say_hardness(probes: dict[str, float], reporter: Reporter) -> None:
 
 def told_apart(folder: RunFolder, cell: Cell) -> dict[str, float]:
     """How often the energy of a trained model tells test texts from held-out noise, for each source."""
-    known, noise = (Predictions.read(folder.predictions(cell, split)) for split in ("test", "noise"))
-    sources = np.array([i.rpartition("-")[0].removeprefix("noise-") for i in noise.ids])
+    test, held_out = (Predictions.read(folder.predictions(cell, split)) for split in ("test", "noise"))
+    known, noise = test.require_energies(), held_out.require_energies()
+    sources = np.array([i.rpartition("-")[0].removeprefix("noise-") for i in held_out.ids])
     return {
-        str(name): round(ood_detection(-known.energies, -noise.energies[sources == name])["auroc"], 4)
-        for name in dict.fromkeys(sources)
+        str(name): round(ood_detection(-known, -noise[sources == name])["auroc"], 4) for name in dict.fromkeys(sources)
     }
 
 
 def _facts(source: Source, held_out: HeldOut, data: TaskData) -> dict[str, Any]:
     """What a reader should know of a source."""
     noise = [held_out.texts[i] for i in held_out.rows_of(source.part.name)]
-    facts = {"share": source.part.share, "online": source.online is not None}
-    facts |= describe(noise, data.splits["train"], data.splits["test"])
-    if source.store is not None:
-        facts |= {
-            "n_samples": len(source.table),
-            "thrown_away": source.store.thrown_away(),
-            "identical_to_source": source.store.identical_share,
-            "perplexity": source.card["perplexity"],
-            "perplexity_before": source.card["perplexity_before"],
-            "lm_parameters": source.card["n_parameters"],
-            "lm_seconds": source.card["seconds"],
-            "settings": source.store.identity["settings"] | {k: source.card[k] for k in ("mode", "mask_ratio")},
-        }
-    return facts
+    facts = {"share": source.part.share, "online": source.part.is_online}
+    return facts | describe(noise, data.splits["train"], data.splits["test"]) | source.facts()
 
 
-def _examples(source: Source, train: Texts) -> list[dict[str, Any]]:
-    """A few noise texts, beside their sources where they have one."""
-    if source.store is not None:
-        return noise_examples(source.store, train)
-    rngs = [np.random.default_rng([0, 29, i]) for i in range(EXAMPLES)]
-    written = (text.row for text in source.online.write_all(train, rngs))
-    empty = {"source": None, "source_pair": None, "masked": source.part.name, "hidden": []}
-    return [empty | {"noise": text, "noise_pair": pair} for text, pair in written]
-
-
-def fit_noise_lm(config: RunConfig, part: NoisePart, data: TaskData, reporter: Reporter) -> tuple[Path, dict[str, Any]]:
+def fit_noise_lm(
+    config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: Reporter
+) -> tuple[Path, dict[str, Any]]:
     """The folder and the card of the noise LM of a source of a resolved config."""
     settings, train, held_out = lm_settings(config, part, data), data.splits["train"], data.splits["calibration"]
     folder = cache_of(config) / "noise_lm" / settings.key(train)
@@ -273,7 +291,7 @@ def fit_noise_lm(config: RunConfig, part: NoisePart, data: TaskData, reporter: R
 
 
 def fill_noise_store(
-    config: RunConfig, part: NoisePart, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
+    config: ResolvedConfig, part: NoisePart, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
     *, count: int | None = None, folder: Path | None = None, engine: Engine = here,
 ) -> NoiseStore:  # fmt: skip
     """The noise store of a source, with as many texts as a run takes from it, or `count`."""
@@ -286,7 +304,7 @@ def fill_noise_store(
     return store
 
 
-def _identity(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str) -> dict[str, Any]:
+def _identity(config: ResolvedConfig, train: Texts, card: dict[str, Any], lm_key: str) -> dict[str, Any]:
     settings = NoiseSettings(
         config.top_k,
         config.samples_per_mask,
@@ -297,11 +315,11 @@ def _identity(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str
     return settings.identity(train.fingerprint, card, lm_key)
 
 
-def _store_folder(config: RunConfig, train: Texts, card: dict[str, Any], lm_key: str) -> Path:
+def _store_folder(config: ResolvedConfig, train: Texts, card: dict[str, Any], lm_key: str) -> Path:
     return cache_of(config) / "noise" / fingerprint("noise", _identity(config, train, card, lm_key))
 
 
-def _require_made(config: RunConfig, part: NoisePart, data: TaskData) -> None:
+def _require_made(config: ResolvedConfig, part: NoisePart, data: TaskData) -> None:
     """Several processes only share a training: one of them making noise for hours would let the others time out."""
     if part.is_online:
         return
@@ -318,21 +336,24 @@ def _require_made(config: RunConfig, part: NoisePart, data: TaskData) -> None:
     )
 
 
-def noise_wanted(config: RunConfig, part: NoisePart, n_train: int) -> int:
+def noise_wanted(config: ResolvedConfig, part: NoisePart, n_train: int) -> int:
     """Noise texts of a stored source for one training without a repeat, or the limit that was set."""
     draws = plan_of(config, n_train, seed=0).n_noise_draws
     return max(1, min(math.ceil(draws * part.share), config.noise_samples or 2_000_000))
 
 
-def lm_settings(config: RunConfig, part: NoisePart, data: TaskData) -> NoiseLmSettings:
+def lm_settings(config: ResolvedConfig, part: NoisePart, data: TaskData) -> NoiseLmSettings:
     """The part of a resolved config that the noise LM of a source depends on."""
+    batch_size, learning_rate = config.noise_lm_batch_size, config.noise_lm_learning_rate
+    if batch_size is None or learning_rate is None:
+        raise EbmcalError(f"The noise {config.noise!r} of this run has no language model; {part.name} asks for one.")
     return NoiseLmSettings(
         name=part.of,
         mode=part.source,
         mask_ratio=config.mask_ratio,
         steps=config.noise_lm_steps,
-        batch_size=config.noise_lm_batch_size,
-        learning_rate=config.noise_lm_learning_rate,
+        batch_size=batch_size,
+        learning_rate=learning_rate,
         max_length=config.max_length,
         seed=config.noise_seed,
         precision=config.precision,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.advice import advise
-from ebmcal.config import RunConfig
+from ebmcal.config import ResolvedConfig, RunConfig
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import judge_run
@@ -65,17 +65,15 @@ def train_only(config: RunConfig, reporter: Reporter) -> list[Path]:
 @contextlib.contextmanager
 def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterator[tuple[RunFolder, CellWork]]:
     """A run folder, locked, with everything that its cells share made."""
-    if config.output is None:
-        raise EbmcalError("Say where the run should go: --output runs/NAME")
-    check_place(RunFolder(Path(config.output)))
+    folder = RunFolder(config.require_output())
+    check_place(folder)
     with main_process_first():  # the other processes of a torchrun find what the first has made
-        config, data = prepare(config, reporter)
-    folder = RunFolder(Path(config.output))
+        resolved, data = prepare(config, reporter)
     with locked(folder.root) if is_main_process() else contextlib.nullcontext():
         with main_process_first():
             if is_main_process():
-                claim(folder, config, data, reporter)
-            tables = {name: tokens_of(split, config, reporter) for name, split in data.splits.items()}
+                claim(folder, resolved, data, reporter)
+            tables = {name: tokens_of(split, resolved, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
             extra = {
                 name: load_other_texts(path, cache_of(config), config.text_column) for name, path in config.ood.items()
@@ -83,8 +81,8 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
             noise, noisy = None, [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
             if noisy:
                 with failures.of(*noisy):
-                    noise = make_noise(config, data, reporter)
-        yield folder, CellWork(config, data, tables, noise, extra)
+                    noise = make_noise(resolved, data, reporter)
+        yield folder, CellWork(resolved, data, tables, noise, extra)
 
 
 def _cells(config: RunConfig) -> list[Cell]:
@@ -93,7 +91,7 @@ def _cells(config: RunConfig) -> list[Cell]:
 
 def prepare(
     config: RunConfig, reporter: Reporter, say_damage: Callable[[str], None] | None = None
-) -> tuple[RunConfig, TaskData]:
+) -> tuple[ResolvedConfig, TaskData]:
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
     check_trackers(config.report_to)
     encoder = check_encoder(config.encoder, config.trust_remote_code)

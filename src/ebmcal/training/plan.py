@@ -12,7 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 from torch.utils.data import Dataset
 
-from ebmcal.config import RunConfig
+from ebmcal.config import ResolvedConfig
 from ebmcal.models.tokens import TokenTable
 
 
@@ -85,7 +85,7 @@ class TrainingPlan(Dataset):
         return drawn * self.noise_ratio
 
 
-def plan_of(config: RunConfig, n_rows: int, seed: int, *, with_noise: bool = True) -> TrainingPlan:
+def plan_of(config: ResolvedConfig, n_rows: int, seed: int, *, with_noise: bool = True) -> TrainingPlan:
     """The plan of a training by a resolved config."""
     return TrainingPlan(
         n_rows=n_rows,

@@ -31,6 +31,8 @@ class JointTrainer(MicroBatchTrainer):
     `evaluation` maps the model to a dictionary of figures; it is called whenever the Trainer evaluates.
     """
 
+    control: Any  # the Trainer's own
+
     def __init__(
         self,
         model: EnergyClassifier,
