@@ -57,9 +57,9 @@ def write_reviews(path: Path) -> Path:
 def arguments(folder: Path, encoder: str, csv: Path) -> list[str]:
     given = {
         "train": csv, "encoder": encoder, "noise-lm": "tiny", "methods": "hidden", "steps": 4, "save-steps": 2,
-        "eval-steps": 4, "batch-size": 8, "max-length": 32, "noise-lm-steps": 20, "noise-lm-batch-size": 8,
-        "noise-samples": 40, "posthoc": "temperature", "precision": "fp32", "output": folder / "run",
-        "cache-dir": folder / "cache",
+        "eval-steps": 4, "batch-size": 8, "max-length": 32, "noise-lm-steps": 40, "noise-lm-batch-size": 8,
+        "noise-lm-learning-rate": 0.02, "noise-samples": 40, "posthoc": "temperature", "precision": "fp32",
+        "output": folder / "run", "cache-dir": folder / "cache",
     }  # fmt: skip
     return ["run", *(str(part) for name, value in given.items() for part in (f"--{name}", value))]
 

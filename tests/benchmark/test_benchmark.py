@@ -54,7 +54,7 @@ def write_config(place, encoder_folder):
     def write(name: str, **settings) -> Path:
         shared = {
             "output": str(place / name), "cache_dir": str(place / "cache"), "encoder": str(encoder_folder),
-            "noise": "gaps:tiny", "noise_lm_steps": 8, "noise_lm_batch_size": 16, "noise_samples": 8, "noise_ratio": 1,
+            "noise": "splice", "noise_ratio": 1,
             "max_length": 32, "steps": 2, "batch_size": 4, "eval_steps": 2, "methods": ["baseline"], "posthoc": [],
         }  # fmt: skip
         tasks = [_own_file(place, task) for task in settings.pop("tasks", ["mood"])]
