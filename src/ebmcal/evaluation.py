@@ -53,7 +53,7 @@ class Evaluation:
         """The document as JSON."""
         return json.dumps(self.document, indent=2, ensure_ascii=False, allow_nan=False)
 
-    def report(self, path: str | PathLike) -> Path:
+    def report(self, path: str | PathLike[str]) -> Path:
         """Write a self-contained HTML page with pictures; returns where it is."""
         from ebmcal.report import write_evaluation_report
 

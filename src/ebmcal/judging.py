@@ -85,7 +85,9 @@ def judge(
     }
 
 
-def compare(ours: Predictions, theirs: Predictions, how: Measures = Measures(), **identity: Any) -> list[dict]:
+def compare(
+    ours: Predictions, theirs: Predictions, how: Measures = Measures(), **identity: Any
+) -> list[dict[str, Any]]:
     """Paired tests of two sets of predictions for the same rows in the same order, each with its `identity`.
 
     >>> theirs = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.6, 0.4], [0.4, 0.6]] * 50)

@@ -125,7 +125,8 @@ def _with_settings(function: Callable[..., Run]) -> Callable[..., Run]:
         )
         for name, field in RunConfig.model_fields.items()
     ]  # fmt: skip
-    function.__signature__ = inspect.Signature([*first, *fields], return_annotation=Run)  # type: ignore[attr-defined]
+    shown = inspect.Signature([*first, *fields], return_annotation=Run)
+    function.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect` looks for
     return function
 
 

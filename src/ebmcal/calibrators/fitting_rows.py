@@ -59,12 +59,12 @@ class Sketch:
         beyond = known - chance
         return beyond / (1.0 - chance) if beyond > 0 and beyond >= least + 3 * deviation else 0.0
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         text = base64.b64encode(self.hashes.astype("<u8").tobytes()).decode("ascii")
         return {"limit": self.limit, "repeats": self.repeats, "hashes": text}
 
     @classmethod
-    def from_json(cls, value: dict) -> "Sketch":
+    def from_json(cls, value: dict[str, Any]) -> "Sketch":
         hashes = np.frombuffer(base64.b64decode(value["hashes"]), dtype="<u8")
         return cls(value["limit"], value["repeats"], hashes.astype(np.uint64))
 
@@ -89,12 +89,12 @@ class FittingRows:
             return self.rows_with_ids.share_among(_with_ids(rows, ids))
         return self.rows.share_among(rows, least=SHARE_WITHOUT_IDS)
 
-    def to_json(self) -> dict:
+    def to_json(self) -> dict[str, Any]:
         with_ids = None if self.rows_with_ids is None else self.rows_with_ids.to_json()
         return {"n_rows": self.n_rows, "rows": self.rows.to_json(), "rows_with_ids": with_ids}
 
     @classmethod
-    def from_json(cls, value: dict) -> "FittingRows":
+    def from_json(cls, value: dict[str, Any]) -> "FittingRows":
         with_ids = value["rows_with_ids"]
         return cls(
             value["n_rows"], Sketch.from_json(value["rows"]), None if with_ids is None else Sketch.from_json(with_ids)

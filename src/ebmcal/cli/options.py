@@ -28,7 +28,8 @@ def with_config(function: Callable[..., None], extra: list[inspect.Parameter] | 
     file = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings; flags override it.")]
     parameters = [inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=file)]
     parameters += [_parameter(name, field) for name, field in RunConfig.model_fields.items()]
-    command.__signature__ = inspect.Signature([*parameters, *extra])  # type: ignore[attr-defined]
+    shown = inspect.Signature([*parameters, *extra])
+    command.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect` looks for
     command.__name__ = function.__name__
     return command
 

@@ -1,12 +1,14 @@
 """What is odd about the data, counted: a JSON-able record for the run folder and sentences for a person."""
 
+from typing import Any
+
 import numpy as np
 
 from ebmcal.data.texts import Texts
 from ebmcal.data.values import FIRST
 
 
-def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts]) -> dict:
+def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts]) -> dict[str, Any]:
     """Counts of one split, and of the texts it shares with the splits before it (training, calibration)."""
     counts = np.bincount(split.labels[split.labels >= 0], minlength=len(names))
     record = {
@@ -20,11 +22,11 @@ def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts])
     return record
 
 
-def _counted(split: Texts, chosen: np.ndarray) -> dict:
+def _counted(split: Texts, chosen: np.ndarray) -> dict[str, Any]:
     return {"count": int(chosen.sum()), "first_rows": split.ids[chosen][:FIRST].tolist()}
 
 
-def _duplicates(split: Texts) -> dict:
+def _duplicates(split: Texts) -> dict[str, Any]:
     """Rows whose text came before in the split, and texts that came with more than one label."""
     order = np.argsort(split.keys, kind="stable")  # equal texts side by side, the first of them first
     new = np.ones(len(split), dtype=bool)
@@ -37,7 +39,7 @@ def _duplicates(split: Texts) -> dict:
     return {"duplicates": _counted(split, again), "duplicates_with_another_label": _counted(split, differing)}
 
 
-def audit_sentences(audit: dict) -> list[str]:
+def audit_sentences(audit: dict[str, Any]) -> list[str]:
     """The audit as short sentences, only what a person should know; rows count from 0, lines from 1.
 
     >>> audit_sentences({"files": {}, "splits": {"train": {"rows": 2, "duplicates": {"count": 1, "first_rows": [1]}}}})
@@ -55,7 +57,7 @@ def audit_sentences(audit: dict) -> list[str]:
     return lines
 
 
-def _sentence(where: str, what: str, entry: dict) -> str:
+def _sentence(where: str, what: str, entry: dict[str, Any]) -> str:
     unit = "lines" if "first_lines" in entry else "rows"
     places = ", ".join(str(place) for place in entry[f"first_{unit}"])
     return f"{where}: {entry['count']:,} {what} (first {unit} {places})"

@@ -10,7 +10,7 @@ import json
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ebmcal.data.values import Columns, SourceRow, Tally, as_row
 from ebmcal.errors import EbmcalError
@@ -128,11 +128,11 @@ def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[SourceRow
             continue
         if columns.where and str(value.get(columns.where[0])) != columns.where[1]:
             continue
-        values = [value.get(name) for name in (columns.text, columns.pair, columns.label)]
+        values = [None if name is None else value.get(name) for name in (columns.text, columns.pair, columns.label)]
         yield as_row(number, values, columns, line, tally)
 
 
-def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict]]:
+def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, content in enumerate(text_lines(path, tally), start=1):
         if not content.strip():
             tally.add("met", "blank lines", line)

@@ -1,6 +1,7 @@
 """A local folder → the files of a task: the GLUE layout, the hub's Parquet layout, or what `save_to_disk` wrote."""
 
 from pathlib import Path
+from typing import Any
 
 from ebmcal.data.parts import PartFiles
 from ebmcal.data.values import Columns
@@ -39,13 +40,13 @@ def _candidates(task: Task, data_dir: Path) -> list[Path]:
     return [*inside, data_dir]
 
 
-def _glue(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
+def _glue(task: Task, folder: Path, given: tuple[Any, ...]) -> dict[str, PartFiles]:
     found = {part: folder / name for part, name in task.files.items() if (folder / name).is_file()}
     columns = Columns(task.text_column, task.pair_column, task.label_column).override(*given)
     return {part: PartFiles((path,), "glue", columns, task.header) for part, path in found.items()}
 
 
-def _saved(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
+def _saved(task: Task, folder: Path, given: tuple[Any, ...]) -> dict[str, PartFiles]:
     if not (folder / "dataset_dict.json").is_file():
         return {}
     parts = {}
@@ -66,7 +67,7 @@ def _arrow_files(folder: Path) -> tuple[Path, ...]:
     return tuple(folder / name for name in names)
 
 
-def _parquet(task: Task, folder: Path, given: tuple) -> dict[str, PartFiles]:
+def _parquet(task: Task, folder: Path, given: tuple[Any, ...]) -> dict[str, PartFiles]:
     parts = {}
     for part, split in task.hub.splits.items():
         paths = [p for where in (folder, folder / "data") for p in sorted(where.glob(f"{split}-*.parquet"))]

@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -63,11 +64,11 @@ def check_seen(train: np.ndarray, other: np.ndarray, ids: np.ndarray, names: tup
         )
 
 
-def _entry(name: str, places: np.ndarray, ids: np.ndarray) -> dict:
+def _entry(name: str, places: np.ndarray, ids: np.ndarray) -> dict[str, Any]:
     return {"value": name, "rows": len(places), "first_row": int(ids[places[0]])}
 
 
-def _listed(entries: list[dict]) -> str:
+def _listed(entries: list[dict[str, Any]]) -> str:
     shown = [f"{e['value'][:60]!r} ({e['rows']:,} rows, first row {e['first_row']} from 0)" for e in entries[:5]]
     more = f" and {len(entries) - 5} more" if len(entries) > 5 else ""
     return f"the label{'s' if len(entries) > 1 else ''} {', '.join(shown)}{more}"

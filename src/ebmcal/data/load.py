@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +30,7 @@ class TaskData:
     label_names: tuple[str, ...]
     is_pair: bool
     splits: dict[str, Texts]
-    audit: dict
+    audit: dict[str, Any]
 
     @property
     def fingerprint(self) -> str:
@@ -168,7 +169,7 @@ def _limited(name: str, split: Texts, source: DataSource) -> Texts:
     return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed, every_class))
 
 
-def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> dict:
+def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> dict[str, Any]:
     records = {}
     for part, kept in stored.items():
         all_labelled = len(labelled[part]) == len(kept.ids)
@@ -180,7 +181,7 @@ def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> 
     return records
 
 
-def _split_records(splits: dict[str, Texts], names: tuple[str, ...]) -> dict:
+def _split_records(splits: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Any]:
     earlier = {"train": [], "calibration": ["train"]}
     return {
         name: audit_split(split, names, {n: splits[n] for n in earlier.get(name, ["train", "calibration"])})

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -36,7 +37,7 @@ class MappedFile:
 
     def gather(self, rows: np.ndarray, is_pair: bool) -> list[tuple[str, str | None]]:
         """The texts at `rows` [k], in that order, as (text, text of the pair or None)."""
-        found: list = [None] * len(rows)
+        found: list[Any] = [None] * len(rows)
         which = np.searchsorted(self._starts, rows, side="right") - 1
         for b in np.unique(which):
             where = np.flatnonzero(which == b)
@@ -91,7 +92,7 @@ class MappedFile:
     def _starts(self) -> np.ndarray:
         return np.cumsum([0] + [batch.num_rows for batch in self._batches])[:-1]
 
-    def __getstate__(self) -> dict:
+    def __getstate__(self) -> dict[str, Any]:
         return {"path": self.path, "_touched": 0}
 
 
@@ -100,7 +101,7 @@ class StoredPart:
     """An Arrow file and what is known of it: `codes` index `info["labels"]`, -1 = no label; `keys` hash the texts."""
 
     file: MappedFile
-    info: dict
+    info: dict[str, Any]
     ids: np.ndarray  # [n] int64, row number in the source
     codes: np.ndarray  # [n] int32
     keys: np.ndarray  # [n] uint64
@@ -136,7 +137,7 @@ def row_key(text: str, pair: str | None) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _make(part: PartFiles, sums: list[str], path: Path) -> dict:
+def _make(part: PartFiles, sums: list[str], path: Path) -> dict[str, Any]:
     tally = Tally(part.unit)
     with writing(path) as aside:
         info = _write(part.rows(tally), part.columns.pair is not None, aside, part.paths[0].name)
@@ -146,10 +147,10 @@ def _make(part: PartFiles, sums: list[str], path: Path) -> dict:
     return info
 
 
-def _write(rows: Iterable[SourceRow], is_pair: bool, aside: Path, source: str) -> dict:
+def _write(rows: Iterable[SourceRow], is_pair: bool, aside: Path, source: str) -> dict[str, Any]:
     counts = _Counts(source)
     with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, _schema(is_pair)) as writer:
-        buffer: list[tuple] = []
+        buffer: list[tuple[Any, ...]] = []
         chars = 0
         for row in rows:
             numbers = row.number, counts.code(row), row_key(row.text, row.pair), int(is_empty(row))
@@ -168,7 +169,7 @@ def _schema(is_pair: bool) -> pa.Schema:
     return pa.schema([*texts, ("id", pa.int64()), ("code", pa.int32()), ("key", pa.uint64()), ("empty", pa.uint8())])
 
 
-def _batch(buffer: list[tuple], is_pair: bool) -> pa.RecordBatch:
+def _batch(buffer: list[tuple[Any, ...]], is_pair: bool) -> pa.RecordBatch:
     text, pair, *numbers = zip(*buffer, strict=True)
     columns = [text, pair, *numbers] if is_pair else [text, *numbers]
     schema = _schema(is_pair)
@@ -207,7 +208,7 @@ class _Counts:
             )
         return entry[0]
 
-    def as_dict(self) -> dict:
+    def as_dict(self) -> dict[str, Any]:
         none = {"count": 0, "first_rows": []}
         known = self.tally.as_dict(("empty",))
         return {
@@ -218,7 +219,7 @@ class _Counts:
         }
 
 
-def _sound_info(path: Path) -> dict | None:
+def _sound_info(path: Path) -> dict[str, Any] | None:
     """The JSON beside a cache file when both are whole, else None."""
     beside = path.with_suffix(".json")
     if not (path.is_file() and beside.is_file()):

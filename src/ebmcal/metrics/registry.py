@@ -76,7 +76,9 @@ def _calibration_error(function: Callable[..., float], title: str, sums: Callabl
     return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=True)
 
 
-def _ranking(function: Callable[..., float], title: str, higher_is_better: bool, of_counts: Callable) -> Metric:
+def _ranking(
+    function: Callable[..., float], title: str, higher_is_better: bool, of_counts: Callable[..., Any]
+) -> Metric:
     return Metric(function, title, higher_is_better, partial(selective.ranking_sums, of_counts), ranks=True)
 
 

@@ -69,7 +69,7 @@ class NoiseLmSettings:
         return fingerprint("noise_lm", FORMAT, asdict(self), texts.fingerprint)
 
 
-class Encoded(Sequence):
+class Encoded(Sequence[np.ndarray]):
     """Texts as token ids of the LM, encoded when they are asked for: memory does not grow with the texts."""
 
     def __init__(self, lm: NoiseLm, texts: Texts) -> None:
@@ -78,7 +78,7 @@ class Encoded(Sequence):
     def __len__(self) -> int:
         return len(self.texts)
 
-    def __getitem__(self, i: int) -> np.ndarray:  # type: ignore[override]
+    def __getitem__(self, i: int) -> np.ndarray:  # type: ignore[override]  # nobody asks for slices
         return self.lm.encode(self.texts.rows([i]))[0]
 
 

@@ -20,12 +20,11 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.loading import ENCODERS, check_encoder, quiet
 from ebmcal.noise.masking import Ids
 from ebmcal.noise.sampler import draw_from_top_k
-from ebmcal.noise.sources import Row, Written
+from ebmcal.noise.sources import Row, TextRows, Written
 
 ORDERS = ("random", "left", "sure")
 
@@ -170,7 +169,7 @@ class Refill:
 
     lm: MaskedLm
 
-    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]:
+    def write_all(self, texts: TextRows, rngs: Sequence[np.random.Generator]) -> list[Written]:
         rows = texts.rows([int(rng.integers(len(texts))) for rng in rngs])
         return [Written(row) for row in self.lm.rewrite(rows, rngs)]
 

@@ -13,8 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from ebmcal.data import Texts
-
 Row = tuple[str, str | None]
 
 #: Forms of splice that look at labels, and how often two rows are drawn until they fit.
@@ -36,22 +34,33 @@ class Written:
     parts: Parts | None = None
 
 
+class TextRows(Protocol):
+    """What sources see of texts, whether a task or somebody's dataset has them."""
+
+    is_pair: bool
+    labels: np.ndarray  # [n], -1 = unknown
+
+    def __len__(self) -> int: ...
+
+    def rows(self, indices: Sequence[int] | np.ndarray) -> list[Row]: ...
+
+
 class OnlineSource(Protocol):
     """Writes noise texts from the texts of a task, each with random numbers of its own.
 
     The same numbers give the same text, whichever others are written with it.
     """
 
-    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]: ...
+    def write_all(self, texts: TextRows, rngs: Sequence[np.random.Generator]) -> list[Written]: ...
 
 
 class OneByOne:
     """A source whose texts are written one after the other, by `write`."""
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+    def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         raise NotImplementedError
 
-    def write_all(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[Written]:
+    def write_all(self, texts: TextRows, rngs: Sequence[np.random.Generator]) -> list[Written]:
         return [self.write(texts, rng) for rng in rngs]
 
 
@@ -63,9 +72,9 @@ class Splice(OneByOne):
     `other-label` choose the second text by its label; `middle` puts words of another text inside the first.
     """
 
-    form: str | None = None
+    form: str = ""
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+    def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         chosen = self._two(texts, rng)
         first, other = texts.rows(chosen)
         mend = replace_middle if self.form == "middle" else join
@@ -79,7 +88,7 @@ class Splice(OneByOne):
             return Written((mend(first[0], other[0], rng)[0], first[1]))
         return Written((first[0], mend(first[1], other[1] or "", rng)[0]))
 
-    def _two(self, texts: Texts, rng: np.random.Generator) -> tuple[int, int]:
+    def _two(self, texts: TextRows, rng: np.random.Generator) -> tuple[int, int]:
         """Two different rows, where there are two; with a form that asks for labels, by trying some."""
         for _ in range(TRIES):
             first, other = _two(len(texts), rng)
@@ -93,7 +102,7 @@ class Splice(OneByOne):
 class Far(OneByOne):
     """Half of the time the words of a text in another order, else as many words drawn one by one from all texts."""
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+    def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         (row,) = texts.rows([int(rng.integers(len(texts)))])
         is_shuffled = rng.random() < 0.5
 
@@ -109,9 +118,9 @@ class Far(OneByOne):
 class Others(OneByOne):
     """Texts of a file that the user gives; for pairs, two of them."""
 
-    given: Texts
+    given: TextRows
 
-    def write(self, texts: Texts, rng: np.random.Generator) -> Written:
+    def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         first, other = self.given.rows(rng.integers(len(self.given), size=2))
         return Written((first[0], (first[1] or other[0]) if texts.is_pair else None))
 
@@ -172,7 +181,7 @@ def shuffle(text: str, rng: np.random.Generator) -> str:
     return space.join(words[i] for i in rng.permutation(len(words)))
 
 
-def draw_words(texts: Texts, n: int, rng: np.random.Generator) -> str:
+def draw_words(texts: TextRows, n: int, rng: np.random.Generator) -> str:
     """n words, each of a text of its own as long as n is small: words by their frequency, without grammar."""
     rows: Sequence[Row] = texts.rows(rng.integers(len(texts), size=min(n, MOST_TEXTS)))
     words = [found for text, pair in rows if (found := to_words(text or pair or "")[0])]

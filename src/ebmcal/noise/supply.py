@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from ebmcal.config import parse_noise
-from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.sources import Far, OnlineSource, Row, Splice, Written
+from ebmcal.noise.sources import Far, OnlineSource, Row, Splice, TextRows, Written
 from ebmcal.training.plan import Draw, NoiseSupply, Shuffled
 
 #: Texts -> what their draws have as tokens.
@@ -25,7 +24,7 @@ Encode = Callable[[Sequence[Row]], list[Any]]
 class Fresh:
     """A text of an online source for each draw: never used up, nothing kept."""
 
-    def __init__(self, name: str, source: OnlineSource, texts: Texts, encode: Encode, seed: int) -> None:
+    def __init__(self, name: str, source: OnlineSource, texts: TextRows, encode: Encode, seed: int) -> None:
         self.names: tuple[str, ...] = (name,)
         self.source, self.texts, self.encode, self.seed = source, texts, encode, seed
 
@@ -67,7 +66,7 @@ class Mixture:
         return [found[i] for i in range(len(numbers))]
 
 
-def fresh_supply(noise: str, texts: Texts, encode: Encode, seed: int) -> NoiseSupply:
+def fresh_supply(noise: str, texts: TextRows, encode: Encode, seed: int) -> NoiseSupply:
     """The sources of a `noise` setting that need nothing but the texts: splice, far, and both in their shares."""
     parts = parse_noise(noise)
     others = [p.name for p in parts if p.source not in ("splice", "far") or (p.source == "far" and p.of)]

@@ -190,7 +190,7 @@ def _prepare(config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: 
     if part.source == "mlm":
         return OnlineNoise(part, _refill(config, part))
     if part.is_online:
-        return OnlineNoise(part, Splice(part.of or None) if part.source == "splice" else Far())
+        return OnlineNoise(part, Splice(part.of) if part.source == "splice" else Far())
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(config, part, data, reporter)
     wanted = noise_wanted(config, part, len(train))

@@ -6,7 +6,7 @@ same in grey and to the colour-blind.
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -29,7 +29,7 @@ class Look:
     """Colour, line style, marker and hatch of one series."""
 
     color: str
-    line: str | tuple
+    line: str | tuple[Any, ...]
     marker: str
     hatch: str
 

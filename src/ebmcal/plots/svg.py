@@ -49,7 +49,7 @@ def shrink(svg: str, description: str = "") -> str:
     return re.sub(r">\s*\n\s*<", "><", svg.replace("<svg", f"<svg{label}", 1)).strip()
 
 
-def _tag(match: re.Match) -> str:
+def _tag(match: re.Match[str]) -> str:
     tag = re.sub(r"(\d\.\d\d)\d+", r"\1", _NAMED_GROUPS.sub("", match.group()))
     tag = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", tag)
     tag = re.sub(r"\s*\n\s*", " ", tag)
@@ -58,7 +58,7 @@ def _tag(match: re.Match) -> str:
     return re.sub(r"(?<=: )#[0-9a-f]{6}", _colour, tag)
 
 
-def _together(match: re.Match) -> str:
+def _together(match: re.Match[str]) -> str:
     """Markers of one series: their common style once around them, not on each."""
     styles = set(re.findall(r' style="([^"]*)"', match.group()))
     if len(styles) != 1:
@@ -68,7 +68,7 @@ def _together(match: re.Match) -> str:
     return f'<g style="{common}">{bare}</g>'
 
 
-def _colour(match: re.Match) -> str:
+def _colour(match: re.Match[str]) -> str:
     name = VARIABLES.get(match.group())
     return f"var(--fig-{name},{match.group()})" if name else match.group()
 

@@ -23,7 +23,7 @@ _META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...
 class FileColumns:
     """Columns of equal length by name: numbers as arrays, anything else as lists (None = missing)."""
 
-    columns: dict[str, np.ndarray | list]
+    columns: dict[str, np.ndarray | list[Any]]
     label_names: tuple[str, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
 
@@ -95,7 +95,7 @@ def _read_parquet(path: Path) -> FileColumns:
     return FileColumns(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
 
 
-def _from_arrow(column: Any) -> np.ndarray | list:
+def _from_arrow(column: Any) -> np.ndarray | list[Any]:
     import pyarrow.types as types
 
     if types.is_fixed_size_binary(column.type) and column.type.byte_width == 2 and not column.null_count:

@@ -35,7 +35,8 @@ class Predictions:
     labels: np.ndarray  # [n] int64, -1 = label unknown
     label_names: tuple[str, ...]  # C names
     logits: np.ndarray | None = None  # [n, C]; given is one of logits, probs
-    # [n, C]; of logits: softmax. A factory, so that the class has no `probs` and `__getattr__` is asked
+    # [n, C]; of logits: softmax. A factory, so that the class has no `probs` and `__getattr__` is asked. Those that are
+    # not given are None until `__post_init__`, hence the ignored types here and below.
     probs: np.ndarray = field(default_factory=lambda: None)  # type: ignore[arg-type, return-value]
     energies: np.ndarray | None = None  # [n], low = looks like data
     ids: np.ndarray = field(default=None)  # type: ignore[arg-type]  # [n] of str; default "0".."n-1"

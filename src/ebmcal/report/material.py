@@ -151,7 +151,7 @@ def _noise_records(folder: RunFolder) -> list[Mapping[str, Any]]:
 
 
 def _missing(
-    folder: RunFolder, document: Mapping[str, Any], subjects: list[Subject], config: str | None, noise: list
+    folder: RunFolder, document: Mapping[str, Any], subjects: list[Subject], config: str | None, noise: list[Any]
 ) -> list[str]:
     found = []
     if not folder.metrics.exists():

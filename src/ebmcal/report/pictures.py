@@ -89,13 +89,13 @@ def overview_pictures(subjects: Sequence[Subject]) -> list[Picture]:
     return [picture for picture in found if picture]
 
 
-def _over_steps(histories: Sequence, key: str) -> Picture | None:
+def _over_steps(histories: Sequence[Any], key: str) -> Picture | None:
     data, name = plots.prepare_over_steps(histories, key), plots.ECE_NAMES[key]
     panel = partial(plots.draw_ece_over_steps, data, y=name)
     return draw(key, f"{name} over training steps", OVER_STEPS, panel) if data else None
 
 
-def _tradeoff(histories: Sequence) -> Picture | None:
+def _tradeoff(histories: Sequence[Any]) -> Picture | None:
     data = plots.prepare_tradeoff(histories)
     return (
         draw("tradeoff", "Accuracy against ECE class-wise", TRADEOFF, partial(plots.draw_tradeoff, data))
@@ -104,7 +104,7 @@ def _tradeoff(histories: Sequence) -> Picture | None:
     )
 
 
-def _noise(histories: Sequence) -> Picture | None:
+def _noise(histories: Sequence[Any]) -> Picture | None:
     data = plots.prepare_over_steps(histories, "noise_accuracy")
     return (
         draw("noise", "Telling noise from data", NOISE_TOLD, partial(plots.draw_noise_accuracy, data)) if data else None

@@ -124,12 +124,12 @@ def _headings(document: Document, metrics: Sequence[str]) -> list[Column]:
     return [heading(name, document.get("n_bins")) for name in metrics]
 
 
-def _seed_entries(key: Key, row: Mapping, names: Sequence[str]) -> tuple[Entry, ...]:
+def _seed_entries(key: Key, row: Mapping[str, Any], names: Sequence[str]) -> tuple[Entry, ...]:
     first = (Entry(row_name(key)), Entry(row.get("seed")), Entry(row.get("n_rows")), Entry(row.get("note") or None))
     return (*first, *(figure(row, name) for name in names))
 
 
-def _paired_entries(test: Mapping, n_bins: int | None) -> tuple[Entry, ...]:
+def _paired_entries(test: Mapping[str, Any], n_bins: int | None) -> tuple[Entry, ...]:
     metric = heading(str(test.get("metric", "")), n_bins).title
     name = row_name((str(test.get("method")), test.get("posthoc")))
     difference = Entry(test.get("difference"), low=test.get("low"), high=test.get("high"))
@@ -143,13 +143,13 @@ def _paired_entries(test: Mapping, n_bins: int | None) -> tuple[Entry, ...]:
     )
 
 
-def _main_metrics(document: Document, found: Mapping[Key, list[Mapping]]) -> list[str]:
+def _main_metrics(document: Document, found: Mapping[Key, list[Mapping[str, Any]]]) -> list[str]:
     available = metric_names(row for rows in found.values() for row in rows)
     wanted = dict.fromkeys([document.get("task_metric") or "accuracy", *HEADLINE_METRICS])
     return [name for name in wanted if name in available]
 
 
-def _figures(rows: list[Mapping], names: Sequence[str]) -> list[Entry]:
+def _figures(rows: list[Mapping[str, Any]], names: Sequence[str]) -> list[Entry]:
     return [mean_figure(rows, name) for name in names]
 
 

@@ -65,9 +65,9 @@ def list_test_sets(document: Document) -> list[str]:
     return list(dict.fromkeys(row.get("test_set", "test") for row in document.get("rows") or []))
 
 
-def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list[Mapping]]:
+def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list[Mapping[str, Any]]]:
     """(method, post-hoc) → its rows, one a seed; methods in the paper's order, each plain first."""
-    found: dict[Key, list[Mapping]] = {}
+    found: dict[Key, list[Mapping[str, Any]]] = {}
     for row in document.get("rows") or []:
         if row.get("test_set", "test") == test_set:
             found.setdefault((row["method"], row.get("posthoc")), []).append(row)
@@ -76,7 +76,7 @@ def rows_by_method(document: Document, test_set: str = "test") -> dict[Key, list
     return dict(sorted(found.items(), key=lambda item: (methods.index(item[0][0]), posthoc_rank(item[0][1]))))
 
 
-def metric_names(rows: Iterable[Mapping]) -> list[str]:
+def metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
     """Every metric that appears, the main ones first."""
     seen = dict.fromkeys(name for row in rows for name in row.get("metrics") or {})
     return [name for name in HEADLINE_METRICS if name in seen] + [name for name in seen if name not in HEADLINE_METRICS]
@@ -91,7 +91,7 @@ def heading(metric: str, n_bins: int | None = None) -> Column:
     return Column(metric, title, better=1 if known.higher_is_better else -1)
 
 
-def figure(row: Mapping, metric: str) -> Entry:
+def figure(row: Mapping[str, Any], metric: str) -> Entry:
     """One figure of one row, with its interval."""
     if row.get("error"):
         return Entry(FAILED)
@@ -101,7 +101,7 @@ def figure(row: Mapping, metric: str) -> Entry:
     return Entry(_finite(stored))
 
 
-def mean_figure(rows: Iterable[Mapping], metric: str) -> Entry:
+def mean_figure(rows: Iterable[Mapping[str, Any]], metric: str) -> Entry:
     """Mean over seeds with their sample standard deviation; a single seed keeps its bootstrap interval instead.
 
     >>> mean_figure([{"metrics": {"nll": 0.4}}, {"metrics": {"nll": 0.5}}], "nll").text()
@@ -117,7 +117,7 @@ def mean_figure(rows: Iterable[Mapping], metric: str) -> Entry:
     return Entry(FAILED) if any(entry.value == FAILED for entry in entries) else Entry()
 
 
-def figure_notes(found: Mapping[Key, list[Mapping]], metrics: Iterable[str]) -> list[str]:
+def figure_notes(found: Mapping[Key, list[Mapping[str, Any]]], metrics: Iterable[str]) -> list[str]:
     """What the figures themselves warn of, such as too few rows for the number of bins; each once."""
     stored = ((row.get("metrics") or {}).get(name) for rows in found.values() for row in rows for name in metrics)
     noted = (entry.get("notes") or [] for entry in stored if isinstance(entry, Mapping))

@@ -7,6 +7,7 @@ here knows about metrics: a column says by itself whether more or less is better
 import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 EMPTY = "–"
 Value = float | int | str | None
@@ -193,7 +194,7 @@ def groups(columns: Sequence[Column]) -> Iterable[tuple[str, int]]:
     >>> list(groups([Column("m", ""), Column("a", "acc", group="RTE"), Column("e", "ECE", group="RTE")]))
     [('', 1), ('RTE', 2)]
     """
-    runs: list[list] = []
+    runs: list[list[Any]] = []
     for column in columns:
         if runs and runs[-1][0] == column.group:
             runs[-1][1] += 1

@@ -8,12 +8,11 @@ dataset, or a text written fresh from the training texts.
 import warnings
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 from transformers import TrainerCallback, TrainingArguments
 
-from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise.sources import Row
 from ebmcal.noise.supply import fresh_supply
@@ -81,7 +80,7 @@ class DatasetTexts:
     def __len__(self) -> int:
         return len(self.dataset)
 
-    def rows(self, indices: Sequence[int]) -> list[Row]:
+    def rows(self, indices: Sequence[int] | np.ndarray) -> list[Row]:
         found = self.dataset.__getitems__([int(i) for i in indices])
         return [(row[self.columns[0]], row[self.columns[1]] if self.is_pair else None) for row in found]
 
@@ -124,7 +123,7 @@ def fresh_rows_of(noise: str, train: Any, tokenizer: Any, seed: int) -> NoiseSup
         read = [name for name in given if name in features]
         return [{name: given[name][i] for name in read} for i in range(len(rows))]
 
-    return fresh_supply(noise, cast(Texts, DatasetTexts(train, columns, label)), encode, seed)
+    return fresh_supply(noise, DatasetTexts(train, columns, label), encode, seed)
 
 
 def column_names(dataset: Any) -> list[str] | None:
