@@ -94,7 +94,8 @@ def _made(settings: NoiseLmSettings, rows: Texts, count: int, folder: Path, repo
     if n_processes() > 1:
         return _require_made(settings, rows, count, folder)
     with locked(folder):
-        sweep(folder)
+        for ours in ("data", "noise_lm", "noise"):  # the folder may hold other things
+            sweep(folder / ours)
         held_out, learned = np.arange(0, len(rows), HELD_OUT)[:200], np.arange(len(rows))
         if len(rows) > HELD_OUT:
             learned = np.setdiff1d(learned, held_out)
