@@ -97,10 +97,10 @@ def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
 
 def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
     """A shard: a pure function of the LM, the texts, the number and the settings."""
-    return write_noise(lm, gather(texts, number, settings), settings)
+    return rewrite_sources(lm, gather(texts, number, settings), settings)
 
 
-def write_noise(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard:
+def rewrite_sources(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard:
     """Mask the sources, have the LM write them anew, keep what is usable."""
     encoded = lm.encode(sources.texts)
     usable = [i for i, ids in enumerate(encoded) if len(ids)]

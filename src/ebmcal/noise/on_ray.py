@@ -18,7 +18,7 @@ from typing import Any
 
 from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError, require_extra
-from ebmcal.noise.filling import Shard, Sources, gather, load_for_sampling, write_noise
+from ebmcal.noise.filling import Shard, Sources, gather, load_for_sampling, rewrite_sources
 from ebmcal.noise.lm import CARD, NoiseLm
 from ebmcal.noise.store import NoiseSettings, NoiseStore
 from ebmcal.training.running import uses_bf16
@@ -103,7 +103,7 @@ class ShardWriter:
     def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
         (number,), (sources,) = batch["number"], batch["sources"]
         try:
-            result: Any = {"shard": write_noise(self._load(), Sources(**json.loads(sources)), self.settings)}
+            result: Any = {"shard": rewrite_sources(self._load(), Sources(**json.loads(sources)), self.settings)}
         except EbmcalError as error:
             result = {"error": str(error)}
         return {"number": [number], "result": [json.dumps(result)]}
