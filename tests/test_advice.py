@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ebmcal.advice import advise, candidates, sentences
+from ebmcal.advice import advise, candidates, choose, sentences
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -20,8 +20,8 @@ def draw(scale, n=2000, seed=0, quality=1.0):
 
 def advice_for(**runs):
     found = [c for method, rows in runs.items() for c in candidates(method, [rows])]
-    found.sort(key=lambda c: c.nll)
-    return found, sentences({c.title: c for c in found})
+    chosen = choose(found)
+    return chosen, sentences(found, chosen, largest_class=0.5)
 
 
 @pytest.mark.parametrize(
@@ -33,9 +33,9 @@ def test_the_confidence_of_the_baseline_is_said(scale, words):
 
 
 def test_temperature_is_chosen_where_it_helps_and_the_better_model_wins():
-    found, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
-    assert found[0].title == "hidden + temperature (dev)"
-    assert found[0].temperature == pytest.approx(2.0, rel=0.15)
+    chosen, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
+    assert chosen.title == "hidden + temperature (dev)"
+    assert chosen.temperature == pytest.approx(2.0, rel=0.15)
     assert "Use hidden + temperature (dev)" in said[1]
     assert said[2].startswith("hidden helped")
 
@@ -46,8 +46,26 @@ def test_a_difference_within_the_noise_is_called_none():
     other = Predictions(rows.labels, rows.label_names, logits=rows.logits + jitter, ids=rows.ids)
     _, said = advice_for(baseline=rows, hidden=other)
     assert "made no difference that these rows can show" in said[2] or said[2].startswith("hidden hurt")
-    _, said = advice_for(baseline=rows, hidden=rows)
+    chosen, said = advice_for(baseline=rows, hidden=rows)
     assert "made no difference that these rows can show" in said[2]
+    assert chosen.method == "baseline"  # the simpler of two equals
+
+
+def test_a_temperature_at_its_bound_is_not_advised():
+    sure = draw(1.0, n=40)
+    right = Predictions(sure.labels, ("no", "yes"), logits=np.eye(2)[sure.labels], ids=sure.ids)  # T runs to 0
+    chosen, said = advice_for(baseline=right)
+    assert chosen.title == "baseline"
+    assert "ran to its bound" in said[0]
+
+
+def test_nothing_learned_is_said_in_place_of_advice():
+    rows = draw(1.0)
+    flat = Predictions(rows.labels, ("no", "yes"), logits=np.zeros_like(rows.logits), ids=rows.ids)
+    found = candidates("baseline", [flat])
+    said = sentences(found, choose(found), largest_class=0.55)
+    assert "nothing was learned yet" in said[0]
+    assert not any(line.startswith("Use ") for line in said)
 
 
 def test_few_rows_are_said():
@@ -65,6 +83,7 @@ def test_advice_of_a_run_folder_reads_the_calibration_split_alone(tmp_path):
     found = advise(folder, cells)
     assert found["n_rows"] == 300
     assert found["candidates"][0]["row"].startswith("hidden")
+    assert found["chosen"].startswith("hidden")
     assert found["candidates"][-1]["row"] == "baseline"
 
 

@@ -5,7 +5,7 @@ cross-validated negative log-likelihood on the calibration rows: test rows are f
 """
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,6 +22,9 @@ FOLDS = 5
 
 #: A temperature between these is neither over- nor underconfident.
 CALM = (0.9, 1.1)
+
+#: A temperature beyond these has run to its bound: the rows do not say what it should be.
+BOUNDS = (0.02, 50.0)
 
 #: Fewer calibration rows than this say little.
 FEW_ROWS = 100
@@ -55,7 +58,7 @@ class Candidate:
 
 
 def advise(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, Any] | None:
-    """Candidates, best first, and sentences for a person; None where no cell has labelled calibration rows."""
+    """Candidates, best first, the one to use, and sentences; None where no cell has enough calibration rows."""
     by_method: dict[str, list[Predictions]] = {}
     for cell in cells:
         rows = Predictions.read(folder.predictions(cell, "calibration")).labelled()
@@ -64,12 +67,27 @@ def advise(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, Any] | None:
     if not by_method:
         return None
     found = [candidate for method, runs in by_method.items() for candidate in candidates(method, runs)]
-    found.sort(key=lambda candidate: candidate.nll)
+    chosen = choose(found)
+    labels = next(iter(by_method.values()))[0].labels
+    largest = float(np.bincount(labels).max() / len(labels))
     return {
-        "n_rows": len(found[0].losses),
-        "candidates": [candidate.to_json() for candidate in found],
-        "sentences": sentences({candidate.title: candidate for candidate in found}),
+        "n_rows": len(labels),
+        "chosen": chosen.title,
+        "candidates": [candidate.to_json() for candidate in sorted(found, key=lambda candidate: candidate.nll)],
+        "sentences": sentences(found, chosen, largest),
     }
+
+
+def choose(found: Sequence[Candidate]) -> Candidate:
+    """The first, in the order given, that these rows cannot tell from the best: the simpler of two equals."""
+    best = min(found, key=lambda candidate: candidate.nll)
+    return next(candidate for candidate in found if gap(candidate, best)[0] <= gap(candidate, best)[1])
+
+
+def gap(one: Candidate, other: Candidate) -> tuple[float, float]:
+    """Mean difference in NLL on the same rows, and how large it must be to be more than chance."""
+    difference = one.losses - other.losses
+    return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
 
 
 def candidates(method: str, runs: Sequence[Predictions]) -> list[Candidate]:
@@ -78,46 +96,53 @@ def candidates(method: str, runs: Sequence[Predictions]) -> list[Candidate]:
     fits = [_cross_validated(logits_in(run), run.labels) for run in runs]
     scaled, temperature = np.mean([losses for losses, _ in fits], axis=0), float(np.mean([t for _, t in fits]))
     accuracy = float(np.mean([(run.predicted() == run.labels).mean() for run in runs]))
-    return [
-        Candidate(method, False, plain, accuracy, temperature),
-        Candidate(method, True, scaled, accuracy, temperature),
-    ]
+    found = [Candidate(method, False, plain, accuracy, temperature)]
+    if all(BOUNDS[0] < t < BOUNDS[1] for _, t in fits):
+        found.append(Candidate(method, True, scaled, accuracy, temperature))
+    return found
 
 
-def sentences(found: Mapping[str, Candidate]) -> list[str]:
-    """What the candidates, best first, mean for a person."""
-    best, base = next(iter(found.values())), found.get("baseline")
-    said = [_confidence(base or best)]
-    beside = f", {base.title} {base.nll:.3f} and {base.accuracy:.3f}" if base and base is not best else ""
-    said.append(
-        f"Use {best.title}: cross-validated NLL {best.nll:.3f}, accuracy {best.accuracy:.3f}{beside}, "
-        f"on {len(best.losses):,} calibration rows."
-    )
-    others = [c for c in found.values() if not c.with_temperature and c.method != "baseline"]
-    said += [_effect(min(others, key=lambda c: c.nll), base)] if base and others else []
-    if len(best.losses) < FEW_ROWS:
-        said.append(f"{len(best.losses)} calibration rows are few: another draw of them may advise otherwise.")
+def sentences(found: Sequence[Candidate], chosen: Candidate, largest_class: float) -> list[str]:
+    """What the candidates mean for a person."""
+    base = next((c for c in found if c.title == "baseline"), None)
+    if max(c.accuracy for c in found) <= largest_class:
+        said = [
+            f"No model is right more often than the largest class ({largest_class:.3f} of the calibration rows): "
+            "nothing was learned yet. Train longer (--epochs) or on more rows before you look at calibration."
+        ]
+    else:
+        said = [_confidence(base or chosen)]
+        beside = f" ({base.title}: {base.nll:.3f} and {base.accuracy:.3f})" if base and base is not chosen else ""
+        said.append(
+            f"Use {chosen.title}: cross-validated NLL {chosen.nll:.3f}, accuracy {chosen.accuracy:.3f}{beside} on "
+            f"{len(chosen.losses):,} calibration rows; nothing simpler does as well."
+        )
+        others = [c for c in found if not c.with_temperature and c.method != "baseline"]
+        said += [_effect(min(others, key=lambda c: c.nll), base)] if base and others else []
+    if len(chosen.losses) < FEW_ROWS:
+        said.append(f"{len(chosen.losses)} calibration rows are few: another draw of them may advise otherwise.")
     return said
 
 
 def _confidence(base: Candidate) -> str:
     t = base.temperature
+    if not BOUNDS[0] < t < BOUNDS[1]:
+        return f"These rows do not say which temperature {base.method} needs: the fit ran to its bound."
     if t > CALM[1]:
         return f"{base.method} is overconfident: the temperature that mends it is {t:.2f}."
     if t < CALM[0]:
         return (
-            f"{base.method} is underconfident: the temperature that mends it is {t:.2f}. Train it longer (--epochs), "
-            "or use temperature; energy training lowers confidence and is the wrong tool here."
+            f"{base.method} is underconfident: the temperature that mends it is {t:.2f}. Training it longer (--epochs) "
+            "may mend it too; energy training by itself lowers confidence further."
         )
     return f"{base.method} is neither over- nor underconfident: the temperature that mends it is {t:.2f}."
 
 
 def _effect(other: Candidate, base: Candidate) -> str:
-    gap = other.losses - base.losses
-    mean, error = gap.mean(), gap.std(ddof=1) / np.sqrt(len(gap))
+    mean, least = gap(other, base)
     accuracy = f"accuracy {other.accuracy - base.accuracy:+.3f}"
-    size = f"NLL {mean:+.3f} ± {1.96 * error:.3f} against the baseline's, {accuracy}"
-    if abs(mean) <= 1.96 * error:
+    size = f"NLL {mean:+.3f} ± {least:.3f} against the baseline's, {accuracy}, both without temperature"
+    if abs(mean) <= least:
         return f"{other.method} made no difference that these rows can show ({size})."
     return f"{other.method} {'helped' if mean < 0 else 'hurt'} ({size})."
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.tasks import find_task
@@ -39,6 +39,14 @@ class RunConfig(BaseModel):
     """The settings of a run. Field names are the keys of the YAML file and, with dashes, the flags."""
 
     model_config = ConfigDict(extra="forbid", validate_default=False, allow_inf_nan=False)
+
+    @field_validator("methods", "posthoc", "seeds", "report_to", mode="before")
+    @classmethod
+    def _as_list(cls, value: Any) -> Any:
+        """A word with commas, as on the command line, or one number, is a list."""
+        if isinstance(value, str):
+            return [part.strip() for part in value.split(",") if part.strip()]
+        return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
     task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA)
     data_dir: Path | None = _option(None, "A local GLUE folder.", DATA)
@@ -72,7 +80,7 @@ class RunConfig(BaseModel):
     )
     noise_lm: str | None = _option(None, "Older form of --noise: infill:NAME.", NOISE)
     noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)
-    noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1)
+    noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1, le=1000)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
     mlm_rounds: int = _option(1, "Rounds in which mlm fills masked words, each seeing the last.", NOISE, ge=1)
     mlm_order: Literal["random", "left", "sure"] = _option("random", "Which masked words mlm fills first.", NOISE)
@@ -271,9 +279,11 @@ def _problems(config: RunConfig) -> list[str]:
     from ebmcal.calibrators.registry import CALIBRATORS
 
     problems = []
-    tables = [("method", config.methods, METHOD_NAMES), ("calibrator", config.posthoc, CALIBRATORS)]
+    tables = [("method", config.methods, (*METHOD_NAMES, "auto")), ("calibrator", config.posthoc, CALIBRATORS)]
     for kind, names, known in tables:
         problems += [str(unknown_name(kind, n, known)) for n in names if n not in known]
+    if "auto" in config.methods:
+        problems.append(f"The method auto stands alone: it means {' and '.join(AUTO_METHODS)}.")
     for name, values in (("methods", config.methods), ("seeds", config.seeds)):
         if not values:
             problems.append(f"{name} is empty; give one at least.")

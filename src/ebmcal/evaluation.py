@@ -189,6 +189,12 @@ def _calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
 
 def _read_all(given: Source | Sequence[Source] | Mapping[str, Source]) -> dict[str, Predictions]:
     """Name → predictions, the classes of all in the order of the first where they are the same."""
+    known = (Predictions, str, PathLike)
+    if not isinstance(given, (*known, Mapping, Sequence)):
+        raise EbmcalError(f"evaluate takes predictions or files, or names with them; {type(given).__name__} came.")
+    for source in given.values() if isinstance(given, Mapping) else () if isinstance(given, known) else given:
+        if not isinstance(source, known):
+            raise EbmcalError(f"Predictions or a file are judged; {type(source).__name__} came.")
     if not isinstance(given, Mapping):
         sources = [given] if isinstance(given, Predictions | str | PathLike) else list(given)
         names = [f"predictions {i}" if isinstance(s, Predictions) else str(s) for i, s in enumerate(sources, start=1)]

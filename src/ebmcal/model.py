@@ -19,7 +19,7 @@ from transformers import AutoTokenizer
 
 from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
 from ebmcal.calibrators.base import logits_in
-from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature
+from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature, require_same_fold
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns
@@ -91,7 +91,7 @@ class Model:
         self,
         texts: Any,
         *,
-        text_column: str = "text",
+        text_column: str | None = None,
         text_pair_column: str | None = None,
         label_column: str | None = None,
         calibrated: bool = True,
@@ -99,9 +99,10 @@ class Model:
     ) -> Predictions:
         """Labels, probabilities and energies of all texts, by the calibrator that is kept unless told otherwise.
 
+        Of a file or a table, the columns are those that the model was trained on unless they are named; else `text`.
         `labels` of the result are those of `label_column`, -1 where there is none; `labels_` are the predicted names.
         """
-        rows = _given_rows(texts, Columns(text_column, text_pair_column, label_column), self.label_names)
+        rows = _given_rows(texts, self._columns(text_column, text_pair_column, label_column), self.label_names)
         reporter = Console() if progress else Reporter()
         with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
             predictions = predict(
@@ -118,8 +119,10 @@ class Model:
 
     def stream(self, texts: Iterable[Any], *, n_rows: int = 4096, calibrated: bool = True) -> Iterator[Predictions]:
         """`predict` over an iterator that does not fit in memory, `n_rows` texts at a time; ids count on."""
-        if n_rows < 1:
-            raise EbmcalError(f"n_rows is {n_rows}; it must be 1 or more.")
+        if not isinstance(n_rows, int) or n_rows < 1:
+            raise EbmcalError(f"n_rows is {n_rows!r}; it must be a whole number, 1 or more.")
+        if isinstance(texts, str | bytes) or not isinstance(texts, Iterable):
+            raise EbmcalError(f"stream takes an iterator of texts or pairs; {type(texts).__name__} came. See predict.")
         texts, done = iter(texts), 0
         while chunk := list(islice(texts, n_rows)):
             found = self.predict(chunk, calibrated=calibrated)
@@ -129,6 +132,12 @@ class Model:
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
         return self.predict(texts, calibrated=False, **options).require_energies()
+
+    def _columns(self, text: str | None, pair: str | None, label: str | None) -> Columns:
+        card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
+        if text is None and pair is None:
+            text, pair = card.get("text_column"), card.get("text_pair_column")
+        return Columns(text or "text", pair, label)
 
     def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: Any) -> "Model":
         """The same model with a calibrator fitted on labelled rows that it was not trained on.
@@ -148,6 +157,7 @@ class Model:
                 f"The held-out predictions are of the classes {', '.join(held_out.label_names)}, and the model has "
                 f"{', '.join(self.label_names)}. Give predictions of this model."
             )
+        require_same_fold(held_out, self.folded_temperature, self.folder)
         unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
         return replace(self, calibrator=unfitted.fit_predictions(held_out))
 

@@ -6,7 +6,7 @@ nothing is written anywhere else.
 
 import inspect
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -168,9 +168,17 @@ def _prepared(
     config: RunConfig | str | Path | None, settings: dict[str, Any], shared_cache: bool
 ) -> tuple[RunConfig, RunFolder, TemporaryFolder | None]:
     """The config with a place for everything and data in memory written there; the folder; who owns a temporary one."""
+    if config is not None and not isinstance(config, RunConfig | str | Path):
+        raise EbmcalError(
+            f"config is a RunConfig or the path of a YAML file; {type(config).__name__} came. Settings go in by name."
+        )
     ood = settings.get("ood") or {}
+    if not isinstance(ood, Mapping):
+        raise EbmcalError(
+            f"ood takes a dictionary of names and texts or files, as in {{'books': 'books.csv'}}; {ood!r} came."
+        )
     objects = {name: settings[name] for name in DATA_SETTINGS if _is_in_memory(settings.get(name))}
-    others = {name: texts for name, texts in dict(ood).items() if _is_in_memory(texts)}
+    others = {name: texts for name, texts in ood.items() if _is_in_memory(texts)}
     files = settings | {name: Path("in memory") for name in objects}
     if others:
         files["ood"] = {**ood, **{name: Path("in memory") for name in others}}

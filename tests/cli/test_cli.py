@@ -115,7 +115,7 @@ MISTAKES = {
     "mask ratio": (["run", "--mask-ratio", "1.5"], "mask-ratio"),
     "absent config": (["run", "--config", "absent.yaml"], "absent.yaml does not exist"),
     "ood": (["run", "--ood", "books.csv"], "--ood takes NAME=FILE"),
-    "absent store": (["noise", "show", "absent"], "holds no noise"),
+    "absent store": (["noise", "show", "absent"], "absent is not there"),
 }
 
 

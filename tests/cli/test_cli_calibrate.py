@@ -150,4 +150,5 @@ def test_folding_into_a_real_model(tmp_path, on):
     assert attached(tmp_path / "roberta") is None
     with pytest.raises(EbmcalError, match="already folded"):
         run(tmp_path / "roberta", "--on", on, "--fold")
-    assert "made after that" in run(tmp_path / "roberta", "--on", on).stderr
+    with pytest.raises(EbmcalError, match="apply a temperature twice"):
+        run(tmp_path / "roberta", "--on", on)

@@ -11,7 +11,6 @@ of the same file: weights and the record that they were divided are replaced in 
 
 import json
 import shutil
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,21 +63,22 @@ def calibrate_folder(
     if fold and unfitted.name != "temperature":
         raise EbmcalError(f"--fold divides the last layer by one number: it needs temperature, not {unfitted.name}.")
     rows = _held_out_rows(on, model_folder(model_dir))
+    if not fold:
+        require_same_fold(rows, folded_temperature(model_dir), model_dir)
     fitted = unfitted.fit_predictions(rows)
     folded = tuple(attach_folded(model_dir, fitted)) if fold else ()
-    path = Path(model_dir) / FOLDED_NAME if fold else _attach_unfolded(model_dir, fitted)
+    path = Path(model_dir) / FOLDED_NAME if fold else attach(model_dir, fitted)
     before, after = (nll(rows.labels, probs=p) for p in (rows.probs, fitted.predict_proba(logits_in(rows))))
     return KeptCalibrator(fitted, path, rows.n_rows, before, after, folded)
 
 
-def _attach_unfolded(model_dir: str | Path, fitted: Calibrator) -> Path:
-    earlier = folded_temperature(model_dir)
-    if earlier is not None:
-        warnings.warn(
-            f"A temperature of {earlier:.4g} is folded into {model_dir}: the predictions have to be made after that.",
-            stacklevel=3,
+def require_same_fold(rows: Predictions, folded: float | None, model: object) -> None:
+    """Refuse predictions of a model as it was before a temperature was folded into it, or before another one was."""
+    if rows.meta.get("folded_temperature") != folded:
+        raise EbmcalError(
+            f"The predictions are not of {model} as it is, its weights divided by a temperature of {folded or 1:.4g}: "
+            "calibrating on them would apply a temperature twice. Predict again with the model as it is."
         )
-    return attach(model_dir, fitted)
 
 
 def _held_out_rows(on: Predictions | str | Path, model_dir: Path) -> Predictions:

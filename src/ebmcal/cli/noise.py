@@ -130,6 +130,9 @@ def show(
     if run.metrics.exists():
         _show_run(console, run, n)
         return
+    if not store.is_dir():
+        what = "a file" if store.exists() else "not there"
+        raise EbmcalError(f"{store} is {what}; give a run folder or a noise store.")
     opened = NoiseStore.open(store)
     _facts(
         console, {**opened.identity, "texts": len(opened), "identical to their source": f"{opened.identical_share:.1%}"}

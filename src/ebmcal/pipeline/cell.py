@@ -205,6 +205,8 @@ def _save(
         "seed": cell.seed,
         "task": work.data.task_name,
         "max_length": work.config.max_length,
+        "text_column": work.config.text_column,
+        "text_pair_column": work.config.text_pair_column,
         "data": {name: split.fingerprint for name, split in work.data.splits.items()},
         "training": facts,
     }
