@@ -1,7 +1,7 @@
 """The recipe: what a run does where its config leaves it open, from the task, the data and the encoder.
 
-A published task at its published length gets the published settings. Everything else gets settings that reach the
-plateau of accuracy on small data and that were chosen on calibration splits: docs/study.md shows how.
+A published task at its published length gets the published settings. Everything else gets settings that train small
+data to its plateau of accuracy; first trials chose them, not yet a study over several tasks.
 """
 
 from typing import Any
