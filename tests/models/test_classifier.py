@@ -1,6 +1,7 @@
 """The classifier with an energy: what it computes, saves and loads, and that its checkpoint is a plain one."""
 
 import json
+import math
 import subprocess
 import sys
 import textwrap
@@ -12,14 +13,14 @@ from safetensors.torch import load_file
 from transformers import BertConfig, GPT2Config, GPT2ForSequenceClassification
 
 from ebmcal.errors import EbmcalError
-from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyClassifier
+from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, HEADS, EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.scoring import micro_batches, predict, score, token_budget
 from ebmcal.models.tokens import tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece, random_texts
 
 BATCH = pack(random_texts([3, 5, 5, 9]))
-ENERGIES = ["hidden", "sharp-hidden", "scalar"]
+ENERGIES = ["hidden", "sharp-hidden", "scalar", "scaled-hidden"]
 
 
 def make_classifier(energy="hidden", kind="bert", **changes):
@@ -40,6 +41,8 @@ def test_logits_and_energies(kind, energy):
         torch.testing.assert_close(energies, -torch.logsumexp(logits, -1))
     elif energy == "sharp-hidden":
         torch.testing.assert_close(energies, -logits.amax(-1))
+    elif energy == "scaled-hidden":  # where learning begins
+        torch.testing.assert_close(energies, -torch.logsumexp(logits, -1))
     energies.sum().backward()
     moved = {name for name, p in model.named_parameters() if p.grad is not None and p.grad.abs().sum() > 0}
     assert any("attention" in name or "attn" in name for name in moved)  # the energy trains the encoder
@@ -56,10 +59,21 @@ def test_scalar_reads_the_features_of_the_last_layer():
     assert model.energy_head.weight.shape == (1, 16)
 
 
-def test_scalar_is_the_only_energy_with_parameters():
+def test_scaled_hidden_has_a_scale_and_a_constant():
+    model = make_classifier("scaled-hidden")
+    with torch.no_grad():
+        model.energy_head.log_scale.fill_(0.01)
+        model.energy_head.constant.fill_(-0.02)
+    logits, energies = model(BATCH)
+    torch.testing.assert_close(energies, -math.e * torch.logsumexp(logits, -1) - 2)
+    energies.sum().backward()
+    assert all(p.grad.abs() > 0 for p in model.energy_head.parameters())
+
+
+def test_parameters_of_the_energies():
     plain = sum(p.numel() for p in make_encoder("bert").parameters())
     sizes = {e: sum(p.numel() for p in make_classifier(e).parameters()) for e in ENERGIES}
-    assert sizes == {"hidden": plain, "sharp-hidden": plain, "scalar": plain + 17}
+    assert sizes == {"hidden": plain, "sharp-hidden": plain, "scalar": plain + 17, "scaled-hidden": plain + 2}
 
 
 @pytest.mark.parametrize("energy", ENERGIES)
@@ -70,7 +84,7 @@ def test_what_was_saved_is_loaded(energy, tmp_path):
     for ours, theirs in zip(model(BATCH), loaded(BATCH), strict=True):
         assert torch.equal(ours, theirs)
     assert json.loads((tmp_path / CARD_FILE).read_text()) == {"energy": energy, "max_length": 48}
-    assert (tmp_path / HEAD_FILE).exists() == (energy == "scalar")
+    assert (tmp_path / HEAD_FILE).exists() == (energy in HEADS)
     stock = make_encoder("bert").state_dict()
     assert load_file(tmp_path / "model.safetensors").keys() == stock.keys()
 

@@ -22,7 +22,7 @@ from transformers import (
 
 import ebmcal
 from ebmcal.errors import EbmcalError
-from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyClassifier
+from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, HEADS, EnergyClassifier
 from ebmcal.models.packing import pack
 from ebmcal.models.tokens import tokenize
 from ebmcal.noise.supply import Stored
@@ -37,7 +37,7 @@ from tiny_models import SENTENCES, make_encoder, make_wordpiece
 N_ROWS, N_STEPS, BATCH, RATIO, WEIGHT, SEED = 80, 6, 4, 2, 0.4, 1
 LABELS = np.arange(N_ROWS) % 3
 NOISE = [" ".join(reversed(s.split())) for s in SENTENCES]
-ENERGY_NAMES = ("hidden", "sharp-hidden", "scalar")
+ENERGY_NAMES = ("hidden", "sharp-hidden", "scalar", "scaled-hidden")
 
 
 def tokenized(texts, tokenizer, labels=None):
@@ -122,7 +122,7 @@ def test_losses_and_gradients_are_those_of_a_run(energy, kind, data, tmp_path):
         data, tmp_path / "ours", energy, ours, train_dataset=in_order, callbacks=[kept[1]],
         args={"train_sampling_strategy": "sequential"},
     )  # fmt: skip
-    if energy == "scalar":
+    if energy in HEADS:
         ours.energy_head.load_state_dict(theirs.energy_head.state_dict())
     joint.train()
     trainer.train()
@@ -239,7 +239,7 @@ def test_evaluation_prediction_and_saving_are_the_trainers(energy, data, tmp_pat
     expected = torch.nn.functional.cross_entropy(torch.from_numpy(predicted.predictions), torch.from_numpy(LABELS))
     assert predicted.metrics["test_loss"] == pytest.approx(expected.item(), abs=1e-4)
     trainer.save_model(tmp_path / "saved")
-    assert (tmp_path / "saved" / HEAD_FILE).exists() == (energy == "scalar")
+    assert (tmp_path / "saved" / HEAD_FILE).exists() == (energy in HEADS)
     assert not any("energy_head" in name for name in load_file(tmp_path / "saved" / "model.safetensors"))
     stock = AutoModelForSequenceClassification.from_pretrained(tmp_path / "saved")
     plain = Trainer(stock, arguments(tmp_path / "p"), processing_class=tokenizer).predict(train)
@@ -262,7 +262,7 @@ def test_what_it_saves_is_a_model_of_ours(energy, data, tmp_path):
         _, energies = loaded(pack([np.array(row["input_ids"])], [np.array(row["token_type_ids"])]))
         trainer.model.train()  # dropout is off: only the energies are shown
         outputs = trainer.model(input_ids=torch.tensor([row["input_ids"]]))
-    direct = outputs["energies"] if energy == "scalar" else METHOD_ENERGY[energy](outputs["logits"])
+    direct = outputs["energies"] if energy in HEADS else METHOD_ENERGY[energy](outputs["logits"])
     torch.testing.assert_close(energies, direct, atol=1e-5, rtol=1e-5)
 
 

@@ -8,6 +8,7 @@ import torch
 
 from ebmcal.config import METHOD_NAMES, MODE_NAMES
 from ebmcal.errors import EbmcalError
+from ebmcal.models.classifier import HEADS
 from ebmcal.models.energies import ENERGIES
 from ebmcal.noise.masking import MODES
 from ebmcal.training import losses
@@ -45,7 +46,7 @@ def test_contract(name):
     terms = method.terms(rows, Settings(noise_ratio=RATIO, frequencies=table))
     assert {"cross_entropy", "focal"} & set(terms)
     assert method.title
-    assert method.energy in [*ENERGIES, "scalar"]
+    assert method.energy in [*ENERGIES, *HEADS]
     assert method.uses_noise == bool(ON_NOISE & set(terms))
     assert method.uses_frequencies == ("posterior_term" in terms)
     for term, (values, weight) in terms.items():
@@ -74,7 +75,7 @@ def test_a_micro_batch_may_hold_noise_alone_or_data_alone(name):
 
 @pytest.mark.parametrize("weight", [1.0, 0.4])
 @pytest.mark.parametrize("k", [1, 3, 8])
-@pytest.mark.parametrize("name", ["hidden", "sharp-hidden", "scalar"])
+@pytest.mark.parametrize("name", ["hidden", "sharp-hidden", "scalar", "scaled-hidden"])
 def test_the_sum_over_texts_is_the_papers_loss(name, k, weight):
     """CE + weight · (mean data term + K · mean noise term), values and gradients."""
     rows = make_rows(n_noise=N_DATA * k)
@@ -88,6 +89,21 @@ def test_the_sum_over_texts_is_the_papers_loss(name, k, weight):
     for inputs in (rows.energies, rows.logits):
         gradients = (torch.autograd.grad(loss, inputs, retain_graph=True)[0] for loss in (ours, direct))
         np.testing.assert_allclose(*gradients, rtol=1e-10, atol=1e-14)
+
+
+def test_mixup_mixes_logits_and_labels_in_the_same_shares():
+    rows = make_rows(n_noise=0)
+    torch.manual_seed(5)
+    values, weight = METHODS["mixup"].terms(rows, Settings(mixup_alpha=0.4))["cross_entropy"]
+    torch.manual_seed(5)
+    order = torch.randperm(N_DATA)
+    shares = torch.distributions.Beta(*torch.full((2, N_DATA), 0.4, dtype=torch.float64)).sample()
+    for i, (j, share) in enumerate(zip(order, shares, strict=True)):
+        logs = torch.log_softmax(share * rows.logits[i] + (1 - share) * rows.logits[j], dim=-1)
+        expected = -share * logs[rows.labels[i]] - (1 - share) * logs[rows.labels[j]]
+        assert values[i].item() == pytest.approx(expected.item(), rel=1e-12)
+    assert weight == 1
+    assert 0 < shares.min() < 0.2 < 0.8 < shares.max() < 1  # Beta(0.4, 0.4) is mostly near 0 and 1
 
 
 def two_rows():

@@ -1,7 +1,8 @@
 """A stock sequence classifier with an energy: what is trained, saved and loaded.
 
 hidden and sharp-hidden read the energy off the logits and leave a plain checkpoint. scalar adds one linear layer on the
-features that enter the classifier's last layer; it is saved beside the checkpoint as `energy_head.safetensors`.
+features that enter the classifier's last layer, scaled-hidden a scale and a constant; these are saved beside the
+checkpoint as `energy_head.safetensors`.
 `ebmcal.json` in the folder says which energy the model was trained with.
 """
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from transformers import AutoModelForSequenceClassification
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.models.energies import ENERGIES
+from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import Pack, classify_packed, classify_padded, packs, use_packing
 from ebmcal.storage.atomic import read_json, write_json
@@ -37,8 +38,8 @@ class EnergyHead(nn.Linear):
         self._features: Any = None  # [n, H]
         last.register_forward_pre_hook(self._keep_features)
 
-    def energies(self) -> Tensor:
-        """Energies [n] of the texts of the last forward pass, in float32."""
+    def energies(self, logits: Tensor) -> Tensor:
+        """Energies [n] of the texts of the last forward pass, in float32; the logits [n, C] do not enter."""
         features, self._features = self._features, None
         with torch.autocast(features.device.type, enabled=False):
             return self(features.float()).squeeze(-1)
@@ -52,23 +53,45 @@ class EnergyHead(nn.Linear):
         self._features = inputs[0]  # [n, H]
 
 
+class EnergyScale(nn.Module):
+    """The scaled hidden energy, [n, C] -> [n]: exp(c a) hidden(logits) + c b, with a and b learned.
+
+    Telling noise from data then need not change the size of the logits, and c b stands for log Z. The factor c lets
+    two numbers keep pace at the learning rate of an encoder.
+    """
+
+    PACE = 100.0
+
+    def __init__(self, encoder: nn.Module) -> None:
+        super().__init__()
+        self.log_scale, self.constant = (nn.Parameter(torch.zeros(())) for _ in range(2))
+
+    def energies(self, logits: Tensor) -> Tensor:
+        """Energies [n] of logits [n, C], in float32."""
+        return (self.PACE * self.log_scale).exp() * hidden(logits.float()) + self.PACE * self.constant
+
+
+#: Energies with weights of their own.
+HEADS: dict[str, type[EnergyHead] | type[EnergyScale]] = {"scalar": EnergyHead, "scaled-hidden": EnergyScale}
+
+
 class EnergyClassifier(nn.Module):
     """Logits and energies of packed texts.
 
-    `encoder` is the stock transformers model; `energy_head` is a linear layer for scalar and None otherwise.
+    `encoder` is the stock transformers model; `energy_head` has the weights of scalar or scaled-hidden, or is None.
     """
 
     def __init__(self, encoder: nn.Module, energy: str = "hidden") -> None:
         super().__init__()
-        if energy not in ENERGIES and energy != "scalar":
-            raise unknown_name("energy", energy, [*ENERGIES, "scalar"])
+        if energy not in ENERGIES and energy not in HEADS:
+            raise unknown_name("energy", energy, [*ENERGIES, *HEADS])
         self.encoder, self.energy = encoder, energy
         if encoder.config.pad_token_id is None:  # language models have none, and then refuse batches
             encoder.config.pad_token_id = np.ravel(encoder.config.eos_token_id or 0)[0].item()
         self.packed = packs(encoder)
         if self.packed:
             use_packing(encoder)
-        self.energy_head = EnergyHead(encoder) if energy == "scalar" else None
+        self.energy_head = HEADS[energy](encoder) if energy in HEADS else None
 
     @property
     def config(self) -> Any:
@@ -79,7 +102,7 @@ class EnergyClassifier(nn.Module):
         logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
         if self.energy_head is None:
             return logits, ENERGIES[self.energy](logits)
-        return logits, self.energy_head.energies()
+        return logits, self.energy_head.energies(logits)
 
     def save_pretrained(
         self, folder: str | Path, card: dict[str, Any] | None = None, weights: dict[str, Tensor] | None = None

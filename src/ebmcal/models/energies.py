@@ -3,6 +3,7 @@
     hidden         E(x) = -logsumexp_y f(x)[y]
     sharp-hidden   E(x) = -max_y f(x)[y]
     scalar         E(x) = g(features(x)), a linear layer of its own (`ebmcal.models.classifier` holds it)
+    scaled-hidden  E(x) = -s logsumexp_y f(x)[y] + b, with s > 0 and b learned (there as well)
 
 Pure functions of tensors; the model density is exp(-E(x)) P_N(x), so the noise density cancels in the loss.
 """
@@ -31,5 +32,5 @@ def sharp_hidden(logits: Tensor) -> Tensor:
     return -logits.amax(dim=-1)
 
 
-#: Energies that are functions of the logits alone; `scalar` needs a layer and is not one of them.
+#: Energies that are functions of the logits alone; those with weights are in `ebmcal.models.classifier.HEADS`.
 ENERGIES: dict[str, Callable[[Tensor], Tensor]] = {"hidden": hidden, "sharp-hidden": sharp_hidden}

@@ -148,6 +148,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
             label_smoothing=config.label_smoothing,
             focal_gamma=config.focal_gamma,
             mix_weight=config.mix_weight,
+            mixup_alpha=config.mixup_alpha,
         ),
         collator=Collator(work.tables["train"], labels, noise.supply(cell.seed) if noise else None),
         evaluation=_watch(work),

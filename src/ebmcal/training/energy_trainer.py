@@ -22,7 +22,7 @@ from transformers import TrainingArguments
 from transformers.modeling_outputs import SequenceClassifierOutput
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, EnergyHead
+from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, HEADS
 from ebmcal.models.energies import ENERGIES
 from ebmcal.storage.atomic import write_json
 from ebmcal.training.methods import Rows, Settings, energy_terms
@@ -54,8 +54,8 @@ class EnergyTrainer(NotingTrainer):
 
     - `noise_dataset`: "splice", which makes noise from the training texts as it is needed ("far" and mixtures such as
       "splice 0.8, far 0.2" as well); or noise texts, tokenised as the training set is (`ebmcal.write_noise`).
-    - `energy`: hidden, sharp-hidden, or scalar. The first two leave a plain checkpoint; scalar adds a linear layer,
-      which `save_model` writes as `energy_head.safetensors` beside a plain checkpoint.
+    - `energy`: hidden, sharp-hidden, scalar or scaled-hidden. The first two leave a plain checkpoint; the others have
+      weights of their own, which `save_model` writes as `energy_head.safetensors` beside a plain checkpoint.
     - `noise_ratio`: noise texts for each data text, the paper's K. A step costs 1 + K times a plain one.
     - `energy_weight`: the paper's lambda; by default 0.4, or 0.8 / K where that is less.
     - `noise_start`, `noise_every`: the share of the training on the plain loss, then noise in every n-th step.
@@ -97,8 +97,8 @@ class EnergyTrainer(NotingTrainer):
         super().__init__(model, args, *more, **kwargs)
         if self.is_deepspeed_enabled:
             raise EbmcalError("DeepSpeed takes one backward pass a step and EnergyTrainer several: use FSDP or DDP.")
-        if energy == "scalar" and self.args.n_gpu > 1:
-            raise EbmcalError("The scalar energy cannot be trained by one process on several GPUs: use torchrun.")
+        if energy in HEADS and self.args.n_gpu > 1:
+            raise EbmcalError(f"The {energy} energy cannot be trained by one process on several GPUs: use torchrun.")
         _check_model(self.model)
         self._with_head(self.model)
         self.model_accepts_loss_kwargs = False  # the loss is a mean over the batch, as the terms are
@@ -150,7 +150,7 @@ class EnergyTrainer(NotingTrainer):
 
     def _rows(self, outputs: Any, part: _Part) -> Rows:
         logits = outputs["logits"].float()
-        energies = outputs["energies"] if self.energy == "scalar" else ENERGIES[self.energy](logits)
+        energies = outputs["energies"] if self.energy in HEADS else ENERGIES[self.energy](logits)
         # The terms of the energy ask of the labels only which texts are noise: -1 - s is noise of source s.
         labels = [-1 - source for source in part.sources] or [0] * len(logits)
         return Rows(logits, energies, torch.tensor(labels, device=logits.device))
@@ -176,15 +176,16 @@ class EnergyTrainer(NotingTrainer):
     def _label_names(self) -> set[str]:
         return {"label", "labels", "label_ids", *self.label_names}
 
-    # The scalar energy: its layer is a part of the model, and lies beside a plain checkpoint.
+    # Energies with weights: these are a part of the model, and lie beside a plain checkpoint.
 
     def call_model_init(self, trial: Any = None) -> nn.Module:
-        """A fresh model, with the layer of the scalar energy if there is one."""
+        """A fresh model, with the weights of its energy if there are any."""
         return self._with_head(super().call_model_init(trial))
 
     def _with_head(self, model: nn.Module) -> nn.Module:
-        if self.energy == "scalar" and not isinstance(getattr(model, "energy_head", None), EnergyHead):
-            model.energy_head = EnergyHead(model).to(next(model.parameters()).device)
+        kind = HEADS.get(self.energy)
+        if kind and not isinstance(getattr(model, "energy_head", None), kind):
+            model.energy_head = kind(model).to(next(model.parameters()).device)
             names = {f"energy_head.{name}" for name in model.energy_head.state_dict()}
             model._keys_to_ignore_on_save = {*(getattr(model, "_keys_to_ignore_on_save", None) or ()), *names}
             model.register_forward_hook(_add_energies)
@@ -192,7 +193,7 @@ class EnergyTrainer(NotingTrainer):
 
     def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
         # The layer is taken out of the dictionary when the rest is written.
-        weights = {} if self.energy != "scalar" else dict(self._head_of(state_dict))
+        weights = {} if self.energy not in HEADS else dict(self._head_of(state_dict))
         super()._save(output_dir, state_dict)
         if self.args.should_save:
             folder = Path(output_dir or self.args.output_dir)
@@ -217,27 +218,27 @@ class EnergyTrainer(NotingTrainer):
 
     def _load_head(self, folder: str) -> None:
         file = Path(folder) / HEAD_FILE
-        if self.energy == "scalar" and file.exists():  # FSDP keeps all weights in files of its own
+        if self.energy in HEADS and file.exists():  # FSDP keeps all weights in files of its own
             self.accelerator.unwrap_model(self.model).energy_head.load_state_dict(load_file(file))
 
 
 @dataclass
 class _OutputWithEnergies(SequenceClassifierOutput):
-    """What a classifier with the layer of the scalar energy gives while it is trained."""
+    """What a classifier whose energy has weights gives while it is trained."""
 
     energies: torch.FloatTensor | None = None
 
 
 def _add_energies(model: nn.Module, _: Any, outputs: Any) -> Any:
     """While training, the outputs of the model have its energies; predictions stay as they are."""
-    energies = model.energy_head.energies()
+    energies = model.energy_head.energies(outputs["logits"])
     return _OutputWithEnergies(outputs.get("loss"), outputs["logits"], energies=energies) if model.training else outputs
 
 
 def _check_settings(
     energy: str, noise_ratio: int, energy_weight: float | None, noise_start: float, noise_every: int
 ) -> None:
-    names = [*ENERGIES, "scalar"]
+    names = [*ENERGIES, *HEADS]
     if energy not in names:
         raise unknown_name("energy", energy, names)
     whole = {"noise_ratio": noise_ratio, "noise_every": noise_every}

@@ -39,6 +39,7 @@ class Settings:
     label_smoothing: float = 0.1
     focal_gamma: float = 2.0
     mix_weight: float = 1.0
+    mixup_alpha: float = 0.4
     poscal_bins: int = 20
     frequencies: Tensor | None = field(default=None, repr=False)
 
@@ -64,6 +65,22 @@ def focal(rows: Rows, settings: Settings) -> Terms:
     """Focal loss in place of cross-entropy (Lin et al. 2017; for calibration Mukhoti et al. 2020)."""
     data = rows.is_data
     return {"focal": (losses.focal(rows.logits[data], rows.labels[data], settings.focal_gamma), 1.0)}
+
+
+def mixup(rows: Rows, settings: Settings) -> Terms:
+    """Mixup of the features in front of the last layer (Verma et al. 2019; for finetuning Park and Caragea 2022).
+
+    That layer is linear, so logits are mixed, and labels in the same shares, drawn from Beta(a, a). Texts are paired
+    within the (micro-)batch.
+    """
+    data = rows.is_data
+    logits, labels = rows.logits[data], rows.labels[data]
+    order = torch.randperm(len(labels), device=labels.device)
+    alpha = torch.full((len(labels),), settings.mixup_alpha, dtype=logits.dtype, device=logits.device)
+    share = torch.distributions.Beta(alpha, alpha, validate_args=False).sample()  # [n]
+    mixed = share[:, None] * logits + (1 - share)[:, None] * logits[order]
+    of_one, of_other = (losses.cross_entropy(mixed, which) for which in (labels, labels[order]))
+    return {"cross_entropy": (share * of_one + (1 - share) * of_other, 1.0)}
 
 
 def energy_terms(rows: Rows, settings: Settings) -> Terms:
@@ -171,11 +188,13 @@ METHODS: dict[str, Method] = {
     "poscal-kl": Method("PosCal (KL)", "hidden", poscal_kl, uses_frequencies=True),
     "label-smoothing": Method("Label smoothing", "hidden", smoothed),
     "focal": Method("Focal loss", "hidden", focal),
+    "mixup": Method("Mixup of features", "hidden", mixup),
     "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
     "cutmix": Method("Mixed labels on spliced noise", "hidden", cutmix, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),
     "hidden": Method("EBM hidden", "hidden", joint, uses_noise=True),
     "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
+    "scaled-hidden": Method("EBM scaled hidden", "scaled-hidden", joint, uses_noise=True),
     "hidden-cutmix": Method("EBM hidden, mixed labels", "hidden", joint_cutmix, uses_noise=True),
     "hidden-smoothing": Method(
         "EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True, terms_without_noise=smoothed
