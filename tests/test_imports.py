@@ -17,7 +17,7 @@ HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "toke
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {
     "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
-    "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing",
+    "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing", "decisions",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

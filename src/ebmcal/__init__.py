@@ -19,9 +19,11 @@ _HOMES = {
     "Model": "ebmcal.model",
     "Predictions": "ebmcal.predictions",
     "Run": "ebmcal.runs",
+    "Rule": "ebmcal.decisions",
     "RunConfig": "ebmcal.config",
     "ScalingBinning": "ebmcal.calibrators",
     "TemperatureScaling": "ebmcal.calibrators",
+    "decide": "ebmcal.decisions",
     "evaluate": "ebmcal.evaluation",
     "load": "ebmcal.model",
     "open_run": "ebmcal.runs",
@@ -38,6 +40,8 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.calibrators import ScalingBinning as ScalingBinning
     from ebmcal.calibrators import TemperatureScaling as TemperatureScaling
     from ebmcal.config import RunConfig as RunConfig
+    from ebmcal.decisions import Rule as Rule
+    from ebmcal.decisions import decide as decide
     from ebmcal.errors import EbmcalError as EbmcalError
     from ebmcal.estimator import EnergyTextClassifier as EnergyTextClassifier
     from ebmcal.evaluation import evaluate as evaluate

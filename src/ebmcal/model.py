@@ -4,6 +4,8 @@ The calibrator that is kept in the folder is applied, and the predictions say so
 weights is taken out of the energies again, so that they stay comparable.
 """
 
+import contextlib
+import functools
 import os
 import shutil
 import tempfile
@@ -23,6 +25,8 @@ from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_tempera
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns
+from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
+from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.energies import ENERGIES
@@ -37,6 +41,9 @@ from ebmcal.storage.sealing import SEAL, require_whole, writing_folder
 
 #: What a classifier folder is made of; other files, such as weights in formats that are not read, are left behind.
 KEPT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")
+
+#: Keywords that name the columns of a file or a table.
+COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
 
 #: Tokens of a text where neither the model's card nor its tokenizer says less.
 MAX_LENGTH = 512
@@ -76,12 +83,22 @@ class Model:
     folded_temperature: float | None = None  # that the weights of the last layer were divided by
     calibrator: Calibrator | None = None
     owner: Any = None  # of a temporary folder, which lives as long as this model
+    fitted_rule: Rule | None = None  # by `fit_rule`, in place of the one in the folder
 
     @property
     def label_names(self) -> tuple[str, ...]:
         """The classes, in the order of the columns of `probs`."""
         config = self.classifier.config
         return tuple(str(config.id2label[i]) for i in range(config.num_labels))
+
+    @functools.cached_property
+    def rule(self) -> Rule | None:
+        """The rule to decide by: fitted here, or kept in the folder; refuses one of another model or calibrator."""
+        if self.fitted_rule is not None:
+            return self.fitted_rule
+        kept = attached_rule(self.folder)
+        is_ours = kept is None or kept.calibrator == calibrator_fingerprint(self.calibrator)
+        return kept if is_ours else None  # calibrated anew in memory: the rule in the folder is not for it
 
     def __repr__(self) -> str:
         calibrated = f", calibrated by {self.calibrator.name}" if self.calibrator else ""
@@ -147,9 +164,29 @@ class Model:
         """
         if not isinstance(held_out, Predictions):
             held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | columns)
+        self._require_own(held_out)
+        unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
+        return replace(self, calibrator=unfitted.fit_predictions(held_out), fitted_rule=None)
+
+    def fit_rule(self, held_out: Any, **promises: Any) -> "Model":
+        """The same model with a rule fitted on labelled rows that neither it nor its calibrator has seen.
+
+        `held_out` as in `predict`, with a label for each text (column `label`, unless `label_column` names another);
+        `promises` are those of `ebmcal.decisions.fit_rule`: max_error, confidence, score, coverage, false_alarms.
+
+            model.fit_rule(held_out, max_error=0.05).rule.decide(model.predict(texts)).answers
+        """
+        names = {name: promises.pop(name) for name in COLUMN_OPTIONS if name in promises}
+        if not isinstance(held_out, Predictions):
+            held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | names)
+        self._require_own(held_out)
+        return replace(self, fitted_rule=bound_rule(self.folder, held_out, self.calibrator, **promises))
+
+    def _require_own(self, held_out: Predictions) -> None:
+        """Refuse held-out predictions that are calibrated already, of other classes, or of other weights."""
         if held_out.meta.get("calibrator"):
             raise EbmcalError(
-                "The held-out predictions are calibrated already; a calibrator has to see the model's own logits. "
+                "The held-out predictions are calibrated already; the model's own logits are needed. "
                 "Predict again with calibrated=False."
             )
         if held_out.label_names != self.label_names:
@@ -158,8 +195,6 @@ class Model:
                 f"{', '.join(self.label_names)}. Give predictions of this model."
             )
         require_same_fold(held_out, self.folded_temperature, self.folder)
-        unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
-        return replace(self, calibrator=unfitted.fit_predictions(held_out))
 
     def save(self, folder: str | Path, *, fold: bool = False) -> Path:
         """Write the model with its calibrator into a folder, in place of a model that is there; `load` reads it.
@@ -175,13 +210,22 @@ class Model:
             with writing_folder(folder) as aside:
                 for path in self._files():
                     shutil.copy(path, aside / path.name)
+        rule = None if fold else self._rule_to_keep()  # its promise is for the logits as they are
         if self.calibrator is not None:
             (attach_folded if fold else attach)(folder, self.calibrator)
+        (folder / RULE_FILE).unlink(missing_ok=True)
+        if rule is not None:
+            attach_rule(folder, rule)
         return folder
+
+    def _rule_to_keep(self) -> Rule | None:
+        with contextlib.suppress(EbmcalError):  # of another model or calibrator: not worth keeping
+            return self.rule
+        return None
 
     def _files(self) -> list[Path]:
         files = [path for path in sorted(self.folder.iterdir()) if path.suffix in KEPT and path.is_file()]
-        return [path for path in files if path.name not in (SEAL, FILE_NAME)]
+        return [path for path in files if path.name not in (SEAL, FILE_NAME, RULE_FILE)]
 
     def _unfolded(self, predictions: Predictions) -> Predictions:
         """The same rows with the energies of the model as it was trained; says which temperature is in the logits."""

@@ -12,6 +12,7 @@ of the same file: weights and the record that they were divided are replaced in 
 import json
 import shutil
 from dataclasses import dataclass
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,7 @@ def calibrate_folder(
     unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     if fold and unfitted.name != "temperature":
         raise EbmcalError(f"--fold divides the last layer by one number: it needs temperature, not {unfitted.name}.")
-    rows = _held_out_rows(on, model_folder(model_dir))
+    rows = held_out_rows(on, model_folder(model_dir))
     if not fold:
         require_same_fold(rows, folded_temperature(model_dir), model_dir)
     fitted = unfitted.fit_predictions(rows)
@@ -81,13 +82,13 @@ def require_same_fold(rows: Predictions, folded: float | None, model: object) ->
         )
 
 
-def _held_out_rows(on: Predictions | str | Path, model_dir: Path) -> Predictions:
+def held_out_rows(on: Predictions | str | PathLike[str], model_dir: Path) -> Predictions:
     """The labelled rows, with the model's classes in the model's order; not calibrated already."""
     rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on), on)
     names = _label_names(model_dir)
     if rows.meta.get("calibrator"):
         raise EbmcalError(
-            f"{where} is calibrated already; a calibrator has to see the model's own logits. Predict again without one."
+            f"{where} is calibrated already; the model's own logits are needed. Predict again without one (--raw)."
         )
     if names is not None:
         if len(names) != rows.n_classes:
@@ -114,7 +115,7 @@ def _label_names(model_dir: Path) -> list[str] | None:
 def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:
     """Store a fitted calibrator in a model folder, in place of one that is there; returns the file."""
     path = model_folder(model_dir) / FILE_NAME
-    write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)})
+    write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)}, checked=True)
     return path
 
 
@@ -178,14 +179,15 @@ def fold_temperature(model_dir: str | Path, temperature: float, n_classes: int) 
 
 def folded_temperature(model_dir: str | Path) -> float | None:
     """The temperature that `fold_temperature` divided the last layer by, or None."""
-    for path in _weight_files(model_dir):
+    for path in weight_files(model_dir):
         record = _read_header(path).get("__metadata__", {}).get(RECORD)
         if record is not None:
             return float(record)
     return None
 
 
-def _weight_files(model_dir: str | Path) -> list[Path]:
+def weight_files(model_dir: str | Path) -> list[Path]:
+    """The files of a model folder that hold its weights."""
     folder = Path(model_dir)
     if (folder / INDEX).exists():
         try:
@@ -197,7 +199,7 @@ def _weight_files(model_dir: str | Path) -> list[Path]:
 
 
 def _file_with_last_layer(model_dir: str | Path) -> Path:
-    paths = _weight_files(model_dir)
+    paths = weight_files(model_dir)
     if not paths:
         raise EbmcalError(
             f"{model_dir} has no {WEIGHTS}. Save the model with model.save_pretrained(folder), which writes one; "

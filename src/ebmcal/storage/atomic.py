@@ -44,7 +44,7 @@ def explaining_disk(path: str | Path) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def writing(path: str | Path, *, is_folder: bool = False) -> Iterator[Path]:
+def writing(path: str | os.PathLike[str], *, is_folder: bool = False) -> Iterator[Path]:
     """Yield a temporary file, or folder, beside `path`; on success it is flushed and takes the place of `path`.
 
     A reader sees the old file or the new one, never half of one. Operating system errors (disk full,
@@ -71,28 +71,33 @@ def writing(path: str | Path, *, is_folder: bool = False) -> Iterator[Path]:
         _remove(aside)
 
 
-def write_text(path: str | Path, text: str) -> None:
+def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write a whole text file, atomically, as UTF-8."""
     with writing(path) as aside:
         aside.write_text(text, encoding="utf-8")
 
 
-def write_json(path: str | Path, value: Any, *, checked: bool = False) -> None:
+def write_json(path: str | os.PathLike[str], value: Any, *, checked: bool = False) -> None:
     """Write JSON, atomically, indented, keys in the order given; `checked` adds a checksum for `read_json`."""
     value = {**value, CHECK: fingerprint(value)} if checked else value
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False) + "\n")
 
 
-def read_json(path: str | Path) -> Any:
-    """Read JSON; a damaged file is an `EbmcalError` that names it."""
+def read_json(path: str | os.PathLike[str], *, must_be_checked: bool = False) -> Any:
+    """Read JSON; a damaged file is an `EbmcalError` that names it; `must_be_checked`: also one without a checksum."""
     try:
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EbmcalError(f"{path} does not exist.") from error
     except (ValueError, OSError, RecursionError) as error:
         raise EbmcalError(f"{path} is not readable JSON: {error}. Delete it to have it made again.") from error
-    if isinstance(value, dict) and CHECK in value and value.pop(CHECK) != fingerprint(value):
-        raise EbmcalError(f"{path} is damaged: its checksum is another. Delete it to have it made again.")
+    is_checked = isinstance(value, dict) and CHECK in value
+    if must_be_checked and not is_checked:
+        raise EbmcalError(f"{path} is damaged or something else: ebmcal writes a checksum into it, and it has none.")
+    if is_checked and value.pop(CHECK) != fingerprint(value):
+        raise EbmcalError(
+            f"{path} is damaged or was changed by hand: its checksum is another. Delete it to have it made again."
+        )
     return value
 
 

@@ -1,0 +1,130 @@
+"""A threshold with a promise: of the rows that score above it, at most a share `max_error` is wrong.
+
+Learn-then-Test (Angelopoulos et al. 2021) with split fixed-sequence testing. A fifth of the rows sets the thresholds
+and their order; the others test them, from the most promising one on to laxer ones, and the first that fails ends it.
+With the thresholds fixed, the wrong among n answered rows are Binomial(n, risk), so
+
+    p = P(Binomial(n, max_error) ≤ wrong)
+
+is a valid p-value of "the risk is above max_error", for any score, with ties, for any number of classes. Testing in a
+fixed order needs no correction: all tests together err with probability 1 − confidence at most.
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from scipy.stats import beta, binom
+
+from ebmcal.errors import EbmcalError
+
+#: One row in so many sets the thresholds.
+PLAN_EVERY = 5
+MAX_THRESHOLDS = 100
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Answering where score ≥ `threshold` (everywhere if it is None) errs at most `max_error`, at this confidence."""
+
+    threshold: float | None
+    max_error: float
+    confidence: float
+    n_tested: int  # rows that tested the thresholds
+    n_answered: int  # of them, those above the threshold
+    n_wrong: int  # of those, the wrong ones
+    bound: float  # Clopper-Pearson: the error is below this at this confidence, had only this threshold been tested
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def split_rows(n_rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Positions of the rows that plan and of those that test; whatever order the rows come in, both are drawn.
+
+    >>> [len(part) for part in split_rows(100)]
+    [20, 80]
+    """
+    order = np.random.default_rng(seed).permutation(n_rows)
+    return order[: n_rows // PLAN_EVERY], order[n_rows // PLAN_EVERY :]
+
+
+def least_rows(max_error: float, confidence: float) -> int:
+    """Answered rows, all of them right, that the promise takes at the least.
+
+    >>> least_rows(0.05, 0.9)
+    45
+    """
+    return math.ceil(math.log(1.0 - confidence) / math.log1p(-max_error) - 1e-9)
+
+
+def plan_thresholds(scores: np.ndarray, wrong: np.ndarray, n_test: int, max_error: float) -> np.ndarray:
+    """Thresholds in the order of their tests, strict to lax, the last −inf: answers everything.
+
+    They begin where the planning rows let the smallest p-value be expected.
+    """
+    levels = np.unique(np.quantile(scores, np.linspace(0, 1, MAX_THRESHOLDS), method="nearest"))[::-1]
+    levels = np.append(levels, -np.inf)
+    answered, errors = counts(scores, wrong, levels)
+    rate = (errors + max_error) / (answered + 1.0)  # as if one more row had been seen, as wrong as is allowed
+    expected = np.round(answered / len(scores) * n_test)
+    return levels[int(np.argmin(binom.cdf(np.ceil(expected * rate), expected, max_error))) :]
+
+
+def find_threshold(
+    scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray, max_error: float, confidence: float
+) -> Promise | None:
+    """The laxest threshold that the tests reach, or None where the first one fails already."""
+    answered, errors = counts(scores, wrong, levels)
+    passed = np.asarray(binom.cdf(errors, answered, max_error) <= 1.0 - confidence)  # of 0 rows the p-value is 1
+    n_passed = len(levels) if passed.all() else int(np.argmin(passed))
+    if n_passed == 0:
+        return None
+    last = n_passed - 1
+    n, k = int(answered[last]), int(errors[last])
+    bound = float(beta.ppf(confidence, k + 1, n - k)) if k < n else 1.0
+    threshold = float(levels[last]) if np.isfinite(levels[last]) else None
+    return Promise(threshold, max_error, confidence, len(scores), n, k, bound)
+
+
+def counts(scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """How many rows score at least each level, and how many of them are wrong: two arrays [levels]."""
+    order = np.argsort(scores)
+    below = np.searchsorted(scores[order], levels, side="left")
+    errors = np.append(np.cumsum(wrong[order][::-1])[::-1], 0)  # from each place on
+    return len(scores) - below, errors[below]
+
+
+def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:
+    """Why nothing can be promised, and what would help: more rows, how many, or a larger max_error."""
+    levels = np.append(np.unique(scores)[::-1], -np.inf)
+    answered, errors = counts(scores, wrong, levels)
+    asked = f"an error of at most {max_error:g} at confidence {confidence:g}"
+    enough = answered >= min(least_rows(max_error, confidence), len(scores))
+    smallest = float(beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1e-9))[enough].min())
+    needed = _rows_that_would_do(
+        answered[enough] / len(scores), errors[enough] / answered[enough], max_error, confidence
+    )
+    more = (
+        f"If the error stays as it is on these rows, about {needed:,} rows would do."
+        if needed
+        else "No threshold errs clearly less than that on these rows, so more of them would hardly help."
+    )
+    return EbmcalError(
+        f"These {len(scores):,} rows cannot promise {asked}. {more} What they could come near to is {smallest:.3g}: "
+        "give more labelled rows, a larger max_error (--max-error), or another score (--score)."
+    )
+
+
+def _rows_that_would_do(
+    coverage: np.ndarray, risk: np.ndarray, max_error: float, confidence: float, most: int = 1_000_000
+) -> int | None:
+    """Rows with which the most promising threshold would pass half of the time, planning rows included."""
+    found = []
+    for n in np.unique(np.geomspace(least_rows(max_error, confidence), most, 200).astype(int)):
+        answered = np.floor(n * coverage * (1 - 1 / PLAN_EVERY))
+        if (binom.cdf(np.ceil(answered * risk), answered, max_error) <= 1.0 - confidence).any():
+            found.append(int(n))
+            break
+    return found[0] if found else None
