@@ -102,29 +102,28 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
     answered, errors = counts(scores, wrong, levels)
     asked = f"an error of at most {max_error:g} at confidence {confidence:g}"
     enough = answered >= min(least_rows(max_error, confidence), len(scores))
-    smallest = float(beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1e-9))[enough].min())
-    needed = _rows_that_would_do(
-        answered[enough] / len(scores), errors[enough] / answered[enough], max_error, confidence
-    )
+    answered, errors = answered[enough], errors[enough]
+    smallest = float(np.min(beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1e-9))))
+    needed = _rows_that_would_do(answered / len(scores), errors / answered, max_error, confidence, 2 * len(scores))
     more = (
         f"If the error stays as it is on these rows, about {needed:,} rows would do."
         if needed
         else "No threshold errs clearly less than that on these rows, so more of them would hardly help."
     )
+    near = f" The least they could come near to is {smallest:.2g}." if smallest > max_error else ""
     return EbmcalError(
-        f"These {len(scores):,} rows cannot promise {asked}. {more} What they could come near to is {smallest:.3g}: "
-        "give more labelled rows, a larger max_error (--max-error), or another score (--score)."
+        f"These {len(scores):,} rows cannot promise {asked}. {more}{near} Give more labelled rows, a larger max_error "
+        "(--max-error), or another score (--score)."
     )
 
 
 def _rows_that_would_do(
-    coverage: np.ndarray, risk: np.ndarray, max_error: float, confidence: float, most: int = 1_000_000
+    coverage: np.ndarray, risk: np.ndarray, max_error: float, confidence: float, least: int
 ) -> int | None:
-    """Rows with which the most promising threshold would pass half of the time, planning rows included."""
-    found = []
-    for n in np.unique(np.geomspace(least_rows(max_error, confidence), most, 200).astype(int)):
+    """Rows, planning rows included, with which some threshold would pass nine times in ten; None beyond a million."""
+    for n in np.geomspace(least, max(1e6, 2 * least), 200).astype(int):
         answered = np.floor(n * coverage * (1 - 1 / PLAN_EVERY))
-        if (binom.cdf(np.ceil(answered * risk), answered, max_error) <= 1.0 - confidence).any():
-            found.append(int(n))
-            break
-    return found[0] if found else None
+        unlucky = binom.ppf(0.9, answered, risk)
+        if np.any(binom.cdf(unlucky, answered, max_error) <= 1.0 - confidence):
+            return int(float(f"{n:.2g}"))
+    return None
