@@ -3,9 +3,10 @@
     python benchmarks/study.py results/noise --data-dir GLUE     # runs what is missing, then gathers
     python benchmarks/study.py results/noise --gather            # only gathers what the run folders have
 
-`results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md). Beside it go `cells.csv`, a row for each
-cell, test set and post-hoc calibrator with every metric; `table.md`, means over seeds; and `predictions/`, the logits,
-labels and energies of the test and held-out noise rows, without texts. Everything but the run folders is committed.
+`results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md); `shift.yaml`, where there is one, names
+texts from elsewhere that the finished models are run on. Beside them go `cells.csv`, a row for each cell, test set and
+post-hoc calibrator with every metric; `table.md`, means over seeds; and `predictions/`, the logits, labels and energies
+of calibration, test, held-out noise and shifted rows, without texts. Everything but the run folders is committed.
 """
 
 import argparse
@@ -18,8 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import yaml
 
+import ebmcal
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import RunFolder
 from ebmcal.storage.atomic import read_json, write_text
@@ -39,6 +42,32 @@ def run(folder: Path, options: list[str]) -> int:
     """`ebmcal benchmark` on the study's file; cells that failed do not stop the others."""
     command = [sys.executable, "-m", "ebmcal", "benchmark", str(folder / "study.yaml"), *options]
     return subprocess.run(command, check=False).returncode
+
+
+def predict_shifted(folder: Path) -> None:
+    """Run the finished models of a study on the texts that `shift.yaml` names, where that is not done."""
+    if not (folder / "shift.yaml").exists():
+        return
+    spec, shift = (yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("study", "shift"))
+    for name, files in shift["files"].items():
+        run = RunFolder(Path(spec["output"]) / name)
+        for cell in run.cells() if run.metrics.exists() else []:
+            place = folder / "predictions" / name / cell.name
+            missing = {key: path for key, path in files.items() if not (place / f"shift_{key}.parquet").exists()}
+            model = ebmcal.load(run.model(cell)) if missing else None
+            for key, path in missing.items():
+                texts, labels = _sample(Path(path), shift["rows"])
+                found = replace(model.predict(texts), labels=labels, texts=None)
+                place.mkdir(parents=True, exist_ok=True)
+                found.write(place / f"shift_{key}.parquet")
+
+
+def _sample(path: Path, n_rows: int) -> tuple[list[str], np.ndarray]:
+    """Texts of a CSV file and their labels, the numbers of the classes; -1 where there are none."""
+    with open(path, newline="", encoding="utf-8") as handle:
+        rows = list(csv.DictReader(handle))
+    chosen = [rows[i] for i in sorted(np.random.default_rng(0).permutation(len(rows))[:n_rows])]
+    return [row["sentence"] for row in chosen], np.array([int(row.get("label", -1)) for row in chosen])
 
 
 def gather(folder: Path) -> None:
@@ -127,5 +156,7 @@ if __name__ == "__main__":
     parser.add_argument("--only", help="runs to make, with commas")
     arguments = parser.parse_args()
     code = 0 if arguments.gather else run(arguments.folder, ["--only", arguments.only] if arguments.only else [])
+    if not arguments.gather:
+        predict_shifted(arguments.folder)
     gather(arguments.folder)
     sys.exit(code)
