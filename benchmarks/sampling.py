@@ -30,7 +30,7 @@ from ebmcal.training.running import has_fast_bf16, training_arguments
 from timing import draw_texts, in_turns, peak, publish
 
 #: 20 words are about 26 tokens.
-N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 64, 4, 26
+N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 32, 4, 26
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def measure_sampling(size: Size, rounds: int) -> list[dict[str, Any]]:
                 pad_token_id=end, stopping_criteria=[Ends(stops, longest)],
             )  # fmt: skip
 
-    times = in_turns({"generate": reference, "ours": lambda: sample(lm, layouts, uniforms)}, rounds)
+    times = in_turns({"generate": reference, "ours": lambda: sample(lm, layouts, uniforms)}, rounds, warm_up=False)
     top, n_tokens = peak(dtype), sum(sum(ns) for ns in lengths)
     # Every drawn token and every token of a prompt goes through the layers once; logits are needed for drawn ones.
     layers, head = n_weights(size, ours)

@@ -5,8 +5,9 @@
 
 `results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md); `shift.yaml`, where there is one, names
 texts from elsewhere that the finished models are run on. Beside them go `cells.csv`, a row for each cell, test set and
-post-hoc calibrator with every metric; `table.md`, means over seeds; and `predictions/`, the logits, labels and energies
-of calibration, test, held-out noise and shifted rows, without texts. Everything but the run folders is committed.
+post-hoc calibrator with every metric; `table.md`, means over seeds; `predictions/`, the logits, labels and energies of
+calibration, test, held-out noise and shifted rows, without texts; and `history/`, the test figures during training.
+Everything but the run folders is committed.
 """
 
 import argparse
@@ -142,11 +143,20 @@ def _figure(values: list[Any], digits: int) -> str:
 
 def _keep_predictions(run: RunFolder, place: Path) -> None:
     for cell in run.cells():
+        history = place.parent.parent / "history" / place.name / f"{cell.name}.jsonl"
+        history.parent.mkdir(parents=True, exist_ok=True)
+        write_text(history, _evaluations(run.history(cell)))
         for split in (s for s in run.splits(cell) if s in KEPT):
             rows = Predictions.read(run.predictions(cell, split))
             target = place / cell.name / f"{split}.parquet"
             target.parent.mkdir(parents=True, exist_ok=True)
             replace(rows, texts=None, text_pairs=None).write(target)
+
+
+def _evaluations(path: Path) -> str:
+    """The lines of a training history that measure the test split."""
+    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
+    return "".join(line for line in lines if '"eval_accuracy"' in line)
 
 
 if __name__ == "__main__":

@@ -19,13 +19,16 @@ def seconds(function: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def in_turns(work: dict[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Median seconds of each; in turns, so that a slow spell of the machine hits all. The first turn is a warm-up."""
+def in_turns(work: dict[str, Callable[[], Any]], rounds: int, warm_up: bool = True) -> dict[str, float]:
+    """Median seconds of each; in turns, so that a slow spell of the machine hits all. The first turn is a warm-up.
+
+    Work of minutes may do without one: what it spends on starting is lost in it.
+    """
     times: dict[str, list[float]] = {name: [] for name in work}
-    for turn in range(rounds + 1):
+    for turn in range(rounds + warm_up):
         for name, function in work.items():
             taken = seconds(function)
-            if turn:
+            if turn >= warm_up:
                 times[name].append(taken)
     return {name: statistics.median(values) for name, values in times.items()}
 

@@ -1,0 +1,267 @@
+"""The tables and pictures of a study's page, from `results/NAME` alone: no run folder, no model, no text.
+
+    python benchmarks/study_page.py results/study docs/study.md
+
+Each `<!-- table: NAME -->` … `<!-- end -->` of the page is filled anew; what stands between is never typed by hand.
+Differences to the baseline are means over tasks, with 95% intervals from resampling seeds and, within each task, rows
+(the same rows for both methods).
+"""
+
+import argparse
+import csv
+import json
+import re
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ebmcal.calibrators import make_calibrator
+from ebmcal.metrics import ood_detection, ood_scores
+from ebmcal.metrics.registry import metric
+from ebmcal.predictions import Predictions
+from ebmcal.storage.atomic import write_text
+
+BASELINE = "baseline"
+SHOWN = {"accuracy": "accuracy", "ece_classwise": "ECE class-wise", "ece_top_label": "ECE top-label", "nll": "NLL"}
+N_RESAMPLES = 400
+
+Rows = list[dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Study:
+    """The cells of a study and where their predictions are."""
+
+    folder: Path
+    rows: Rows
+
+    @classmethod
+    def read(cls, folder: Path) -> "Study":
+        with open(folder / "cells.csv", newline="", encoding="utf-8") as handle:
+            return cls(folder, list(csv.DictReader(handle)))
+
+    @property
+    def runs(self) -> list[str]:
+        return list(dict.fromkeys(row["run"] for row in self.rows))
+
+    @property
+    def methods(self) -> list[str]:
+        return list(dict.fromkeys(row["method"] for row in self.rows))
+
+    def seeds(self, run: str, method: str) -> list[str]:
+        return sorted({r["seed"] for r in self.rows if (r["run"], r["method"]) == (run, method)})
+
+    def values(self, run: str, method: str, key: str, posthoc: str = "") -> list[float]:
+        chosen = (r for r in self.rows if (r["run"], r["method"], r["posthoc"]) == (run, method, posthoc))
+        return [float(row[key]) for row in chosen if row.get(key) not in (None, "")]
+
+    def complete(self, method: str) -> bool:
+        """Whether a method was run on every task: averages are over the same tasks for all."""
+        return all(self.seeds(run, method) for run in self.runs)
+
+    def mean(self, method: str, key: str, posthoc: str = "") -> float:
+        """Over tasks, of means over seeds."""
+        return statistics.fmean(statistics.fmean(self.values(run, method, key, posthoc)) for run in self.runs)
+
+    def predictions(self, run: str, method: str, seed: str, split: str) -> Predictions:
+        return Predictions.read(self.folder / "predictions" / run / f"{method}-seed{seed}" / f"{split}.parquet")
+
+
+def headline(study: Study) -> str:
+    """Averages over tasks, and differences to the baseline."""
+    lines = [["method", "accuracy", "ECE class-wise", "against baseline", "ECE top-label", "NLL", "Brier"]]
+    for method in filter(study.complete, study.methods):
+        ece, base = (study.mean(name, "ece_classwise") for name in (method, BASELINE))
+        change = "" if method == BASELINE else f"{100 * (ece / base - 1):+.0f}%"
+        figures = [_number(study.mean(method, key)) for key in ("accuracy", "ece_classwise", "ece_top_label")]
+        rest = [_number(study.mean(method, key)) for key in ("nll", "brier")]
+        lines.append([f"`{method}`", *figures[:2], change, figures[2], *rest])
+    return _table(lines)
+
+
+def differences(study: Study) -> str:
+    """Method minus baseline with intervals over seeds and rows, averaged over tasks."""
+    lines = [["method", *SHOWN.values()]]
+    for method in (m for m in study.methods if m != BASELINE and study.complete(m)):
+        found = [_difference(study, method, key) for key in SHOWN]
+        lines.append([f"`{method}`", *(f"{d:+.3f} [{low:+.3f}, {high:+.3f}]" for d, low, high in found)])
+    return _table(lines)
+
+
+def by_task(study: Study) -> str:
+    """Accuracy, class-wise ECE and NLL of each task: means over seeds, with their standard deviation."""
+    lines = [["task", "method", "seeds", *SHOWN.values(), "seconds"]]
+    for run in study.runs:
+        for method in study.methods:
+            if seeds := study.seeds(run, method):
+                figures = [_spread(study.values(run, method, key)) for key in SHOWN]
+                seconds = f"{statistics.fmean(study.values(run, method, 'seconds')):.0f}"
+                lines.append([run, f"`{method}`", str(len(seeds)), *figures, seconds])
+    return _table(lines)
+
+
+def post_hoc(study: Study) -> str:
+    """Class-wise ECE / NLL of every method with and without a calibrator, averaged over tasks."""
+    steps = list(dict.fromkeys(row["posthoc"] for row in study.rows))
+    lines = [["method", *(step or "as trained" for step in steps)]]
+    for method in filter(study.complete, study.methods):
+        cells = [[study.mean(method, key, step) for key in ("ece_classwise", "nll")] for step in steps]
+        lines.append([f"`{method}`", *(" / ".join(map(_number, cell)) for cell in cells)])
+    return _table(lines)
+
+
+def shift(study: Study) -> str:
+    """Texts from elsewhere that have labels: accuracy, class-wise ECE and NLL; temperature as fitted on the task."""
+    lines = [["texts", "method", "accuracy", "ECE class-wise", "NLL", "ECE with temperature (dev)", "NLL"]]
+    for name in _shifted(study):
+        for method in study.methods:
+            cells = list(_cells_with(study, method, name))
+            if not cells or (cells[0][1].labels < 0).any():
+                continue
+            raw = [_figures(shifted) for _, shifted in cells]
+            mended = [_figures(make_calibrator("temperature").fit_predictions(c).apply(s)) for c, s in cells]
+            columns = [*zip(*raw, strict=True), *list(zip(*mended, strict=True))[1:]]
+            lines.append([name, f"`{method}`", *(_number(statistics.fmean(column)) for column in columns)])
+    return _table(lines)
+
+
+def detection(study: Study) -> str:
+    """Telling test texts from texts of elsewhere: AUROC by the scores of the model itself, means over tasks and seeds."""
+    kinds = ("energy", "max_prob", "entropy")
+    names = _shifted(study)
+    lines = [["method", *(f"{name} by {kind}" for name in names for kind in kinds)]]
+    for method in study.methods:
+        figures = []
+        for name in names:
+            cells = [
+                (study.predictions(*where, "test"), shifted) for where, shifted in _places_with(study, method, name)
+            ]
+            for kind in kinds:
+                found = [_auroc(kind, test, shifted) for test, shifted in cells]
+                figures.append(_number(statistics.fmean(found)) if found else "")
+        lines.append([f"`{method}`", *figures])
+    return _table(lines)
+
+
+def matched(study: Study) -> str:
+    """ECE at equal accuracy: of each training, the last point whose accuracy the baseline's curve reached as well."""
+    lines = [["task", "method", "accuracy", "ECE class-wise there", "baseline's at that accuracy"]]
+    for run in study.runs:
+        curves = {m: [_curve(study, run, m, seed) for seed in study.seeds(run, m)] for m in study.methods}
+        for method in (m for m in study.methods if m != BASELINE):
+            pairs = [
+                _at_equal_accuracy(a, b) for a, b in zip(curves[BASELINE], curves[method], strict=False) if a and b
+            ]
+            if pairs:
+                lines.append([run, f"`{method}`", *(_number(statistics.fmean(c)) for c in zip(*pairs, strict=True))])
+    return _table(lines)
+
+
+TABLES: dict[str, Callable[[Study], str]] = {
+    "headline": headline, "differences": differences, "by task": by_task, "post-hoc": post_hoc, "shift": shift,
+    "detection": detection, "matched": matched,
+}  # fmt: skip
+
+
+def _difference(study: Study, method: str, key: str) -> tuple[float, float, float]:
+    function = metric(key).function
+    rng = np.random.default_rng(0)
+    pairs = {
+        run: [
+            [study.predictions(run, name, seed, "test") for name in (method, BASELINE)]
+            for seed in study.seeds(run, method)
+            if seed in study.seeds(run, BASELINE)
+        ]
+        for run in study.runs
+    }
+
+    def mean(draw: bool) -> float:
+        tasks = []
+        for members in pairs.values():
+            n = members[0][0].labels.size
+            rows = rng.integers(n, size=n) if draw else np.arange(n)
+            chosen = rng.integers(len(members), size=len(members)) if draw else range(len(members))
+            gaps = [np.subtract(*(function(p.labels[rows], logits=p.logits[rows]) for p in members[i])) for i in chosen]
+            tasks.append(float(np.mean(gaps)))
+        return statistics.fmean(tasks)
+
+    value, drawn = mean(draw=False), [mean(draw=True) for _ in range(N_RESAMPLES)]
+    # Basic bootstrap: a resample is to the sample as the sample is to the truth.
+    low, high = np.quantile(drawn, [0.975, 0.025])
+    return value, 2 * value - low, 2 * value - high
+
+
+def _shifted(study: Study) -> list[str]:
+    return sorted({path.stem for path in (study.folder / "predictions").glob("*/*/shift_*.parquet")})
+
+
+def _places_with(study: Study, method: str, name: str) -> Iterable[tuple[tuple[str, str, str], Predictions]]:
+    for run in study.runs:
+        for seed in study.seeds(run, method):
+            if (study.folder / "predictions" / run / f"{method}-seed{seed}" / f"{name}.parquet").exists():
+                yield (run, method, seed), study.predictions(run, method, seed, name)
+
+
+def _cells_with(study: Study, method: str, name: str) -> Iterable[tuple[Predictions, Predictions]]:
+    for where, shifted in _places_with(study, method, name):
+        yield study.predictions(*where, "calibration"), shifted
+
+
+def _figures(predictions: Predictions) -> list[float]:
+    keys = ("accuracy", "ece_classwise", "nll")
+    return [float(metric(key).function(predictions.labels, logits=predictions.logits)) for key in keys]
+
+
+def _auroc(kind: str, test: Predictions, other: Predictions) -> float:
+    scores = (ood_scores(kind, logits=p.logits, energies=p.energies) for p in (test, other))
+    return ood_detection(*scores)["auroc"]
+
+
+def _curve(study: Study, run: str, method: str, seed: str) -> list[tuple[float, float]]:
+    path = study.folder / "history" / run / f"{method}-seed{seed}.jsonl"
+    lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else []
+    return [(line["eval_accuracy"], line["eval_ece_classwise"]) for line in lines if "eval_accuracy" in line]
+
+
+def _at_equal_accuracy(base: Sequence[tuple[float, float]], other: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    """The accuracy that both reach, and the least class-wise ECE of each among its points that reach it."""
+    accuracy = min(max(a for a, _ in base), max(a for a, _ in other))
+    eces = [min(ece for a, ece in curve if a >= accuracy) for curve in (other, base)]
+    return (accuracy, *eces)
+
+
+def _number(value: float) -> str:
+    return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
+
+
+def _spread(values: list[float]) -> str:
+    spread = f" ± {_number(statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{_number(statistics.fmean(values))}{spread}"
+
+
+def _table(lines: list[list[str]]) -> str:
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
+
+
+def fill(page: str, study: Study) -> str:
+    """The page with every named table made anew."""
+
+    def made(match: re.Match[str]) -> str:
+        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]](study)}<!-- end -->"
+
+    return re.sub(r"<!-- table: ([\w -]+) -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("page", type=Path)
+    arguments = parser.parse_args()
+    page = arguments.page.read_text(encoding="utf-8")
+    write_text(arguments.page, fill(page, Study.read(arguments.folder)))
+    print(f"{arguments.page}: {len(re.findall('<!-- table: ', page))} tables")
