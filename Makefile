@@ -45,9 +45,12 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
-# The cells of results/noise: hours on two cores. Interrupted, it goes on; --gather only puts together what is done.
+# The cells of results/study and results/noise: hours on two cores. Interrupted, it goes on; STUDY=--gather only puts
+# together what is done. Then the tables of the page.
 study: $(READY)
-	$(BIN)/python benchmarks/study.py results/noise
+	$(BIN)/python benchmarks/study.py results/study $(STUDY)
+	$(BIN)/python benchmarks/study.py results/noise $(STUDY)
+	$(BIN)/python benchmarks/study_page.py results/study docs/study.md
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

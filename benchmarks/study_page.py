@@ -130,7 +130,7 @@ def shift(study: Study) -> str:
 
 
 def detection(study: Study) -> str:
-    """Telling test texts from texts of elsewhere: AUROC by the scores of the model itself, means over tasks and seeds."""
+    """Telling test texts from texts of elsewhere: AUROC by scores of the model itself, over tasks and seeds."""
     kinds = ("energy", "max_prob", "entropy")
     names = _shifted(study)
     lines = [["method", *(f"{name} by {kind}" for name in names for kind in kinds)]]

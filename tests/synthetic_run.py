@@ -134,6 +134,7 @@ def _document(methods, seeds, rows: list[dict], training: dict) -> dict:
         "task_metric": "accuracy",
         "label_names": list(LABELS),
         "encoder": "minilm",
+        "encoder_about": "trained on sentence pairs",
         "noise_lm": "smollm2",
         "versions": {"python": "3.11.2", "numpy": "2.4.6"},
         "seeds": list(seeds),

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ebmcal.errors import EbmcalError
-from ebmcal.models.loading import ENCODERS, check_encoder
+from ebmcal.models.loading import ABOUT_ENCODERS, ENCODERS, check_encoder
 from ebmcal.models.packaged import Packaged, PackagedParts, _is_whole
 
 FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 40}
@@ -76,6 +76,11 @@ def test_packages_that_are_not_installed_are_named(parts, tmp_path, monkeypatch)
         parts.path()
     with pytest.raises(EbmcalError, match=r"in the package absent==1, which is not installed"):
         Packaged("absent_package", "absent==1").path()
+
+
+def test_built_in_encoders_say_what_they_were_trained_on():
+    assert ABOUT_ENCODERS.keys() == ENCODERS.keys()
+    assert all("sentence pairs" in about for about in ABOUT_ENCODERS.values())
 
 
 def test_the_requirements_of_mpnet_are_pinned():

@@ -158,6 +158,7 @@ def test_examples_settings_data_and_times_are_there(finished):
         "highest",
         "task: rte",
         "minilm",
+        "trained on sentence pairs",
         "smollm2",
         "identical share",
         "3.11.2",

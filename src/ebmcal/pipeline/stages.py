@@ -18,7 +18,7 @@ from ebmcal.config import ResolvedConfig, RunConfig
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import judge_run
-from ebmcal.models.loading import check_encoder, writes_texts
+from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, writes_texts
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import cache_of, tokens_of
@@ -109,6 +109,8 @@ def prepare(
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
     for path in config.ood.values():
         load_other_texts(path, cache_of(config), config.text_column, say_damage or reporter.say)
+    if about := ABOUT_ENCODERS.get(config.encoder):
+        reporter.say(f"encoder: {about}")
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
     for sentence in audit_sentences(data.audit):
@@ -143,6 +145,7 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "task_metric": data.metric,
         "label_names": list(data.label_names),
         "encoder": config.encoder,
+        "encoder_about": ABOUT_ENCODERS.get(config.encoder),
         "noise_source": config.noise if noise else None,
         "versions": versions(),
         "seeds": config.seeds,

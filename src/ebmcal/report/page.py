@@ -100,7 +100,7 @@ def _facts(document: Mapping[str, Any], subjects: Sequence[Subject]) -> list[tup
     labels = document.get("label_names") or next((r.label_names for s in subjects for r in s.splits.values()), ())
     names = ", ".join(dict.fromkeys(subject.method for subject in subjects))
     facts = {
-        "Encoder": document.get("encoder"),
+        "Encoder": " = ".join(filter(None, (document.get("encoder"), document.get("encoder_about")))),
         "Noise": document.get("noise_source", document.get("noise_lm")),
         "Methods" if _seeds(subjects) else "Models": names,
         "Seeds": ", ".join(str(seed) for seed in document.get("seeds") or _seeds(subjects)),
