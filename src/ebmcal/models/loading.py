@@ -41,8 +41,8 @@ ENCODERS: dict[str, Packaged | PackagedParts] = {
 
 #: What results with a built-in encoder have to name: it is not a plain pretrained one.
 ABOUT_ENCODERS = {
-    "minilm": "all-MiniLM-L6-v2, 22.7M parameters, trained on sentence pairs, SNLI, MNLI and Quora questions among them",
-    "mpnet": "all-mpnet-base-v2, 109.5M parameters, trained on sentence pairs, SNLI, MNLI and Quora questions among them",
+    "minilm": "all-MiniLM-L6-v2, 22.7M parameters, trained on sentence pairs (SNLI, MNLI, Quora among them)",
+    "mpnet": "all-mpnet-base-v2, 109.5M parameters, trained on sentence pairs (SNLI, MNLI, Quora among them)",
 }
 
 LANGUAGE_MODELS = {
