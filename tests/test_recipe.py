@@ -74,8 +74,8 @@ def test_narrow_encoders_learn_faster():
 @pytest.mark.parametrize(
     ("noise", "mask_ratio", "batch", "steps", "rate"),
     [
-        ("infill:gpt2", 0.4, 8, None, 1e-4),
-        ("splice 0.8, infill:gpt2", 0.4, 8, None, 1e-4),
+        ("infill:gpt2", 0.4, 16, None, 2e-4),
+        ("splice 0.8, infill:gpt2", 0.4, 16, None, 2e-4),
     ],
 )
 def test_a_source_with_a_language_model_has_settings_for_it(noise, mask_ratio, batch, steps, rate):

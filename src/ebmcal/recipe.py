@@ -20,6 +20,9 @@ PUBLISHED_NOISE = "infill:gpt2"
 NOISE_RATIO = 1
 ENERGY_WEIGHT = 0.4
 
+#: Of the noise language model: SmolLM2 writes whole texts after some twenty such steps (perplexity 59 to 10).
+NOISE_LM_BATCH, NOISE_LM_RATE = 16, 2e-4
+
 #: Passes over the data: ten on small data, fewer when there are more rows, three at least.
 MAX_EPOCHS, MIN_EPOCHS, ROWS_AT_MAX = 10, 3, 5000
 
@@ -74,13 +77,13 @@ def _noise_lm(config: RunConfig, noise: str, published: TrainingDefaults | None,
     """Settings of the noise language model, where a source has one."""
     if all(part.is_online for part in parse_noise(noise)):
         return {}
-    batch = config.noise_lm_batch_size or 8
+    batch = config.noise_lm_batch_size or (8 if published else NOISE_LM_BATCH)
     # None: until the loss on held-out texts no longer falls.
     steps = max(1, round(published.noise_lm_epochs * n_train / batch)) if published else None
     return {
         "noise_lm_batch_size": batch,
         "noise_lm_steps": steps if config.noise_lm_steps is None else config.noise_lm_steps,
-        "noise_lm_learning_rate": config.noise_lm_learning_rate or (5e-6 if published else 1e-4),
+        "noise_lm_learning_rate": config.noise_lm_learning_rate or (5e-6 if published else NOISE_LM_RATE),
     }
 
 
