@@ -59,6 +59,17 @@ def error_of(**settings):
         ({"seeds": [1, 1]}, ["seeds has a repeated entry: 1, 1"]),
         ({"methods": ["hidden", "hidden"]}, ["methods has a repeated entry"]),
         ({"seeds": [-1]}, ["seeds must be 0 or more"]),
+        ({"seeds": [2**32]}, ["seeds must be 0 or more and below 4294967296", "4294967296 came"]),
+        ({"noise_seed": 2**32}, ["noise-seed", "less than 4294967296"]),
+        ({"split_seed": 2**64}, ["split-seed", "less than 4294967296"]),
+        ({"epochs": 1e300}, ["epochs", "less than or equal to 10000", "1e+300 came"]),
+        ({"steps": 10**30}, ["steps", "less than or equal to"]),
+        ({"learning_rate": 1e30}, ["learning-rate", "less than or equal to 1", "1e+30 came"]),
+        ({"epochs": True}, ["epochs: true and false do not fit here; True came"]),
+        ({"steps": True}, ["steps: true and false do not fit here"]),
+        ({"seeds": [True]}, ["seeds: true and false do not fit here; [True] came"]),
+        ({"task": False}, ["task: true and false do not fit here"]),
+        ({"steps": 10, "warmup_steps": 11}, ["warmup-steps is 11 and the run has 10 steps"]),
         ({"seeds": ["one"]}, ["seeds.0", "'one' came"]),
         ({"methods": {"hidden": 1}}, ["methods", "list"]),
         ({"methods": ["auto", "scalar"]}, ["auto stands alone"]),
@@ -106,6 +117,9 @@ def test_yaml_with_overrides(tmp_path):
         (b"- task\n- rte\n", "must have `setting: value` lines; it is a list"),
         (b"rte", "it is a str"),
         (b"1: 2", "`setting: value`"),
+        (b"steps: 3\ntask: rte\nsteps: 4\n", "'steps' is given twice"),
+        (b"noise-ratio: 3\nnoise_ratio: 4\n", "'noise_ratio' is given twice"),
+        (b"ood: {a: x.csv, a: y.csv}\n", "'a' is given twice"),
         (b"task: !!python/object/apply:os.system ['true']", "not readable YAML"),
     ],
 )
@@ -242,3 +256,7 @@ def test_every_setting_is_described_and_has_a_place_in_the_help():
     for name, field in RunConfig.model_fields.items():
         assert field.description.endswith("."), name
         assert field.json_schema_extra["panel"], name
+
+
+def test_a_switch_may_be_switched():
+    assert load_config(None, {"hub": True, "fsdp": False}).hub is True

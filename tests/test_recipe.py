@@ -106,3 +106,14 @@ def test_fewer_rows_than_a_batch():
     with pytest.raises(EbmcalError, match="There are 9 training rows and a batch has 16: take --batch-size 9 or less"):
         resolve(RunConfig(), n_train=9, hidden_size=768)
     assert resolve(RunConfig(batch_size=9), n_train=9, hidden_size=768).batch_size == 9
+
+
+def test_a_warm_up_longer_than_the_run_is_refused():
+    """Where only the number of rows says how long the run is."""
+    with pytest.raises(EbmcalError, match="warmup-steps is 700 and the run has 625 steps"):
+        resolve(RunConfig(warmup_steps=700), n_train=1000, hidden_size=768)
+
+
+def test_more_steps_than_any_run_has():
+    with pytest.raises(EbmcalError, match="Take fewer epochs"):
+        resolve(RunConfig(epochs=10_000, batch_size=1), n_train=1_000_000, hidden_size=768)

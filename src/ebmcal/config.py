@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
+from pydantic_core import PydanticCustomError
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.tasks import find_task
@@ -26,6 +27,9 @@ ONLINE_SOURCES = ("splice", "far", "mlm")
 SPLICE_FORMS = ("same-label", "other-label", "middle")
 
 Names = list[str]
+
+#: Seeds go into numpy and torch, which take 32 bits. No run has more steps than the second, nor the third of rows.
+SEEDS, STEPS, ROWS = 2**32, 10**8, 10**9
 
 
 def _option(default: Any, help_: str, panel: str, **limits: Any) -> Any:
@@ -48,6 +52,15 @@ class RunConfig(BaseModel):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
+    @field_validator("*", mode="before")
+    @classmethod
+    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+        """`steps: true` is a mistake, not one step."""
+        is_switch = cls.model_fields[str(info.field_name)].annotation is bool
+        if not is_switch and any(isinstance(v, bool) for v in (value if isinstance(value, list) else [value])):
+            raise PydanticCustomError("switch", "true and false do not fit here")
+        return value
+
     task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA)
     data_dir: Path | None = _option(None, "A local GLUE folder.", DATA)
     hub: bool = _option(False, "Load the task from the hub through `datasets`.", DATA)
@@ -57,9 +70,9 @@ class RunConfig(BaseModel):
     text_column: str | None = _option(None, "Column of the text.", DATA)
     text_pair_column: str | None = _option(None, "Column of the second text, for pairs.", DATA)
     label_column: str | None = _option(None, "Column of the label.", DATA)
-    max_train_rows: int | None = _option(None, "Use a stratified sample of the training rows.", DATA, ge=1)
-    max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1)
-    split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0)
+    max_train_rows: int | None = _option(None, "Use a stratified sample of the training rows.", DATA, ge=1, le=ROWS)
+    max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1, le=ROWS)
+    split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0, lt=SEEDS)
 
     encoder: str = _option("roberta-base", "Hub name, local folder, or built in: `minilm`, `mpnet`.", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
@@ -73,7 +86,7 @@ class RunConfig(BaseModel):
     label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
     mix_weight: float = _option(1.0, "Weight of the mixed labels of spliced noise.", MODEL, gt=0)
     mixup_alpha: float = _option(0.4, "Shares of mixup are drawn from Beta(a, a).", MODEL, gt=0)
-    focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0)
+    focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0, le=100)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 
     noise: str | None = _option(
@@ -83,43 +96,49 @@ class RunConfig(BaseModel):
     noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)
     noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1, le=1000)
     mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
-    mlm_rounds: int = _option(1, "Rounds in which mlm fills masked words, each seeing the last.", NOISE, ge=1)
+    mlm_rounds: int = _option(1, "Rounds in which mlm fills masked words, each seeing the last.", NOISE, ge=1, le=1000)
     mlm_order: Literal["random", "left", "sure"] = _option("random", "Which masked words mlm fills first.", NOISE)
-    top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1)
+    top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1, le=10**6)
     noise_lm_steps: int | None = _option(
-        None, "Training steps of the noise LM; by default until its held-out loss no longer falls.", NOISE, ge=0
+        None,
+        "Training steps of the noise LM; by default until its held-out loss no longer falls.",
+        NOISE,
+        ge=0,
+        le=STEPS,
     )
-    noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1)
-    noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0)
+    noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1, le=10**6)
+    noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0, le=1)
     noise_samples: int | None = _option(
-        None, "Noise texts at most; the run goes round them when it needs more.", NOISE, ge=1
+        None, "Noise texts at most; the run goes round them when it needs more.", NOISE, ge=1, le=ROWS
     )
-    samples_per_mask: int = _option(4, "Samples written from one masked text.", NOISE, ge=1)
+    samples_per_mask: int = _option(4, "Samples written from one masked text.", NOISE, ge=1, le=10**4)
     noise_condition: Literal["none", "own", "other"] = _option(
         "none", "The noise LM reads a label first and is then told the text's own, or another.", NOISE
     )
     noise_start: float = _option(0.0, "Share of the run on cross-entropy alone.", NOISE, ge=0, lt=1)
-    noise_every: int = _option(1, "Noise in every n-th step after that.", NOISE, ge=1)
-    noise_seed: int = _option(0, "Seed of the noise LM and of the noise.", NOISE, ge=0)
+    noise_every: int = _option(1, "Noise in every n-th step after that.", NOISE, ge=1, le=STEPS)
+    noise_seed: int = _option(0, "Seed of the noise LM and of the noise.", NOISE, ge=0, lt=SEEDS)
 
-    steps: int | None = _option(None, "Optimizer steps.", TRAINING, ge=1)
-    epochs: float | None = _option(None, "Passes over the training rows, instead of steps.", TRAINING, gt=0)
-    batch_size: int | None = _option(None, "Data texts in a step, over all processes.", TRAINING, ge=1)
-    learning_rate: float | None = _option(None, "Peak learning rate.", TRAINING, gt=0)
-    warmup_steps: int | None = _option(None, "Steps of linear warm-up.", TRAINING, ge=0)
-    weight_decay: float = _option(0.1, "AdamW's weight decay.", TRAINING, ge=0)
-    eval_steps: int | None = _option(None, "Measure on the test split every so many steps.", TRAINING, ge=1)
-    save_steps: int | None = _option(None, "Write a checkpoint every so many steps.", TRAINING, ge=1)
+    steps: int | None = _option(None, "Optimizer steps.", TRAINING, ge=1, le=STEPS)
+    epochs: float | None = _option(None, "Passes over the training rows, instead of steps.", TRAINING, gt=0, le=10**4)
+    batch_size: int | None = _option(None, "Data texts in a step, over all processes.", TRAINING, ge=1, le=10**6)
+    learning_rate: float | None = _option(None, "Peak learning rate.", TRAINING, gt=0, le=1)
+    warmup_steps: int | None = _option(None, "Steps of linear warm-up.", TRAINING, ge=0, le=STEPS)
+    weight_decay: float = _option(0.1, "AdamW's weight decay.", TRAINING, ge=0, le=100)
+    eval_steps: int | None = _option(None, "Measure on the test split every so many steps.", TRAINING, ge=1, le=STEPS)
+    save_steps: int | None = _option(None, "Write a checkpoint every so many steps.", TRAINING, ge=1, le=STEPS)
     precision: Literal["auto", "fp32", "bf16"] = _option("auto", "auto takes bf16 where the hardware has it.", TRAINING)
     tokens_per_micro_batch: int | None = _option(
-        None, "Bounds memory; by default from the model's size.", TRAINING, ge=64
+        None, "Bounds memory; by default from the model's size.", TRAINING, ge=64, le=ROWS
     )
 
     seeds: list[int] = _option([1], "One model for each method and seed.", RUN)
     output: Path | None = _option(None, "The run folder.", RUN)
     cache_dir: Path | None = _option(None, "Shared noise, noise LMs and tokens (default: ~/.cache/ebmcal).", RUN)
     ood: dict[str, Path] = _option({}, "Other texts to compare energies with: NAME=FILE.", RUN)
-    train_prediction_rows: int = _option(5000, "Training rows to predict on, for the (train) rows.", RUN, ge=10)
+    train_prediction_rows: int = _option(
+        5000, "Training rows to predict on, for the (train) rows.", RUN, ge=10, le=ROWS
+    )
     fsdp: bool = _option(False, "Under torchrun, on GPUs: each process holds a part of the weights (FSDP2).", RUN)
     report_to: Names = _option([], "Experiment trackers: tensorboard, wandb, trackio, mlflow and others.", RUN)
     keep_checkpoints: bool = _option(False, "Keep the last training checkpoints of finished models.", RUN)
@@ -290,8 +309,10 @@ def _problems(config: RunConfig) -> list[str]:
             problems.append(f"{name} is empty; give one at least.")
         elif len(set(values)) < len(values):
             problems.append(f"{name} has a repeated entry: {', '.join(map(str, values))}.")
-    if any(seed < 0 for seed in config.seeds):
-        problems.append(f"seeds must be 0 or more; {', '.join(map(str, config.seeds))} came.")
+    if not all(0 <= seed < SEEDS for seed in config.seeds):
+        problems.append(f"seeds must be 0 or more and below {SEEDS}; {', '.join(map(str, config.seeds))} came.")
+    if config.warmup_steps and config.steps and config.warmup_steps > config.steps:
+        problems.append(long_warmup(config.warmup_steps, config.steps))
     problems += [
         f"ood: the name {name!r} becomes part of a file name: use letters, digits and _, a letter first."
         for name in config.ood
@@ -309,10 +330,27 @@ def _problems(config: RunConfig) -> list[str]:
     return problems
 
 
+def long_warmup(warmup_steps: int, steps: int) -> str:
+    """What is wrong with a warm-up that never ends."""
+    return f"warmup-steps is {warmup_steps} and the run has {steps} steps: its learning rate would never peak."
+
+
+class _OnceLoader(yaml.SafeLoader):
+    """Refuses a key that comes twice, which YAML itself forbids: one of the two would be dropped without a word."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        found = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (name := key.value.replace("-", "_")) in found:
+                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
+            found.add(name)
+        return super().construct_mapping(node, deep)
+
+
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file; dashes in their names are underscores."""
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = yaml.load(path.read_text(encoding="utf-8"), _OnceLoader)  # a SafeLoader
     except FileNotFoundError as error:
         raise EbmcalError(f"The config file {path} does not exist.") from error
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

@@ -6,7 +6,7 @@ data to its plateau of accuracy; first trials chose them, not yet a study over s
 
 from typing import Any
 
-from ebmcal.config import ResolvedConfig, RunConfig, parse_noise
+from ebmcal.config import STEPS, ResolvedConfig, RunConfig, long_warmup, parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.tasks import Task, TrainingDefaults, find_task
 
@@ -40,6 +40,10 @@ def resolve(config: RunConfig, n_train: int, hidden_size: int) -> ResolvedConfig
         )
     steps = config.steps or (published.steps if published and not config.epochs else None)
     steps = steps or max(1, round((config.epochs or epochs_for(n_train)) * n_train / batch))
+    if steps > STEPS:
+        raise EbmcalError(f"That makes {steps:,} training steps; {STEPS:,} at most. Take fewer epochs.")
+    if config.warmup_steps and config.warmup_steps > steps:
+        raise EbmcalError(long_warmup(config.warmup_steps, steps))
     noise = config.noise or (PUBLISHED_NOISE if published else NOISE)
     update = {
         "batch_size": batch,

@@ -209,8 +209,10 @@ def test_predictions_are_not_made_again_by_a_folded_model(place, files, encoder_
     assert not [line for line in again(files, encoder_folder, place) if "damaged" in line]  # all are there
     expected = folder.predictions(HIDDEN, "test").read_bytes()
     spoil(folder.predictions(HIDDEN, "test"), "cut")
+    config = folder.config.stat().st_mtime_ns
     with pytest.raises(EbmcalError, match="a temperature was folded into the model, so predictions for test"):
         again(files, encoder_folder, place)
+    assert folder.config.stat().st_mtime_ns == config  # what is refused changes nothing
     folder.model(HIDDEN).rename(place / "elsewhere")
     again(files, encoder_folder, place)
     assert folder.predictions(HIDDEN, "test").read_bytes() == expected

@@ -433,3 +433,11 @@ def test_several_processes_need_noise_that_is_made(files, encoder_folder, finish
     config, data = prepare(made, Reporter())
     (source,) = make_noise(config, data, Reporter()).sources
     assert len(source.table) == 40
+
+
+def test_a_refused_call_leaves_the_config_of_the_folder_alone(finished, files, encoder_folder):
+    folder, _ = finished
+    before = {path: path.stat().st_mtime_ns for path in folder.documents()}
+    with pytest.raises(EbmcalError, match="--fsdp divides a model among processes"):
+        run(settings(files, encoder_folder, folder.root.parent, fsdp=True), Reporter())
+    assert {path: path.stat().st_mtime_ns for path in folder.documents()} == before

@@ -268,6 +268,20 @@ def test_a_gradient_that_overflows_spoils_no_checkpoint(tables, tmp_path):
     assert all(torch.isfinite(value).all() for value in load_file(kept / "model.safetensors").values())
 
 
+def test_a_figure_that_is_not_finite_is_named_as_divergence(tables, tmp_path):
+    trainer = make_trainer(tables, tmp_path, evaluation=lambda model: {"nll": float("nan")}, eval_steps=2)
+    with pytest.raises(EbmcalError, match="diverged at step 2: nll is nan"):
+        train(trainer)
+
+
+def test_weights_spoilt_by_the_last_step_are_not_kept_as_a_model(tables, tmp_path):
+    trainer, spoiling = make_trainer(tables, tmp_path), TrainerCallback()
+    spoiling.on_train_end = lambda *_, **__: spoil(trainer, float("nan"))
+    trainer.add_callback(spoiling)
+    with pytest.raises(EbmcalError, match="weights are not finite"):
+        train(trainer)
+
+
 def test_a_loss_that_overflows_is_named(tables, tmp_path):
     """Every term is finite; their weighted sum is not."""
     trainer = make_trainer(tables, tmp_path)

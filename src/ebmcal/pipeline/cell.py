@@ -8,6 +8,7 @@ import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -67,16 +68,30 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     wanted = _wanted_splits(work)
     missing = [split for split in wanted if not is_predicted(folder, cell, split)]
     _say_lost(folder, cell, missing, reporter)
-    if missing and folded_temperature(model_folder) is not None:
-        raise EbmcalError(
-            f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would not "
-            f"be those of the trained model. Move {model_folder} away: the same command trains it again."
-        )
+    check_unfolded(folder, [cell], missing)
     if missing:
         model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code)
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter)
     return read_json(model_folder / CARD_FILE)["training"]
+
+
+def check_unfolded(folder: RunFolder, cells: Iterable[Cell], splits: Iterable[str]) -> None:
+    """Refuse predictions by a model into which a temperature was folded: they would not be those of the training."""
+    for cell in (c for c in cells if _is_folded(folder.model(c))):
+        missing = [split for split in splits if not is_predicted(folder, cell, split)]
+        if missing and is_trained(folder, cell):
+            raise EbmcalError(
+                f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would "
+                f"not be those of the trained model. Move {folder.model(cell)} away: the same command trains it again."
+            )
+
+
+def _is_folded(model: Path) -> bool:
+    try:
+        return folded_temperature(model) is not None
+    except EbmcalError:  # damaged: trained again
+        return False
 
 
 def _say_lost(folder: RunFolder, cell: Cell, missing: list[str], reporter: Reporter) -> None:
@@ -165,6 +180,8 @@ def _watch(work: CellWork) -> Any:
 
     def evaluate(model: EnergyClassifier) -> dict[str, float]:
         logits, _ = score(model, table, rows)
+        if not np.isfinite(logits).all():
+            return {"logits": float("nan")}  # the trainer says that it diverged
         labels = split.labels[rows]
         metrics = {"accuracy": accuracy, "ece_classwise": ece_classwise, "ece_top_label": ece_top_label, "nll": nll}
         return {name: float(function(labels, logits=logits)) for name, function in metrics.items()}

@@ -153,7 +153,11 @@ class Noise:
 
 
 def check_noise(config: ResolvedConfig, data: TaskData) -> None:
-    """Refuse, before any work, sources that cannot be had or do not fit the data."""
+    """Refuse, before any work, sources that cannot be had or do not fit the data, and noise that never comes."""
+    if not plan_of(config, len(data.splits["train"]), seed=0).n_noise_draws:
+        raise EbmcalError(
+            f"noise-start {config.noise_start} leaves none of the {config.steps} steps to the noise; take it smaller."
+        )
     for part in parse_noise(config.noise):
         if part.source == "far" and part.of:
             _others(config, part)

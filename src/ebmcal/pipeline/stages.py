@@ -22,7 +22,7 @@ from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, writes_texts
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import cache_of, tokens_of
-from ebmcal.pipeline.cell import CellWork, ensure_trained, finish_cell
+from ebmcal.pipeline.cell import CellWork, check_unfolded, ensure_trained, finish_cell
 from ebmcal.pipeline.failures import Failures
 from ebmcal.pipeline.ownership import check_place, claim, fingerprints_of
 from ebmcal.pipeline.run_noise import check_noise, make_noise, told_apart
@@ -35,6 +35,7 @@ from ebmcal.storage.locks import locked
 from ebmcal.storage.sealing import seal
 from ebmcal.training.methods import find_method
 from ebmcal.training.processes import is_main_process, main_process_first
+from ebmcal.training.running import check_machine
 from ebmcal.training.trackers import check_trackers
 
 
@@ -72,6 +73,8 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
     with locked(folder.root) if is_main_process() else contextlib.nullcontext():
         with main_process_first():
             if is_main_process():
+                if not failures.keep_going:
+                    check_unfolded(folder, _cells(resolved), [*data.splits, *(f"ood_{name}" for name in config.ood)])
                 claim(folder, resolved, data, reporter)
             tables = {name: tokens_of(split, resolved, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
@@ -102,6 +105,7 @@ def prepare(
         )
     data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)
     resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
+    check_machine(resolved.batch_size, resolved.precision, resolved.fsdp)
     if any(find_method(m).uses_noise for m in config.methods):
         check_noise(resolved, data)
     limit = longest_text(encoder)

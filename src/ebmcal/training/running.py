@@ -79,13 +79,10 @@ def training_arguments(
     report_to: Sequence[str] = (), **more: Any,
 ) -> TrainingArguments:  # fmt: skip
     """Arguments for one pass over a plan of `n_steps` × `batch_size` positions (a global batch: processes share it)."""
-    processes = n_processes()
-    if batch_size % processes:
-        raise EbmcalError(f"A batch of {batch_size} cannot be shared by {processes} processes; take a multiple.")
     return TrainingArguments(
         str(folder),
         max_steps=n_steps,
-        per_device_train_batch_size=batch_size // processes,
+        per_device_train_batch_size=_share_of(batch_size),
         learning_rate=learning_rate,
         warmup_steps=warmup_steps,
         lr_scheduler_type=schedule,
@@ -109,14 +106,33 @@ def training_arguments(
     )
 
 
+def check_machine(batch_size: int, precision: str, fsdp: bool) -> None:
+    """Refuse, before any work, what the processes and processors at hand cannot do."""
+    _share_of(batch_size)
+    if precision == "bf16":
+        uses_bf16(precision)
+    if fsdp:
+        _check_sharding()
+
+
+def _share_of(batch_size: int) -> int:
+    if batch_size % n_processes():
+        raise EbmcalError(f"A batch of {batch_size} cannot be shared by {n_processes()} processes; take a multiple.")
+    return batch_size // n_processes()
+
+
 def sharding(encoder: nn.Module) -> dict[str, Any]:
     """Arguments that give each process a part of the weights, gradients and optimizer states (FSDP2)."""
+    _check_sharding()
+    layers = list(getattr(encoder, "_no_split_modules", None) or [])
+    return {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": layers}}
+
+
+def _check_sharding() -> None:
     if n_processes() == 1:
         raise EbmcalError("--fsdp divides a model among processes: torchrun --nproc_per_node N -m ebmcal train …")
     if not torch.cuda.is_available():  # accelerate would say nothing and keep whole copies
         raise EbmcalError("--fsdp needs GPUs. Without it, torchrun keeps a whole copy of the model in each process.")
-    layers = list(getattr(encoder, "_no_split_modules", None) or [])
-    return {"fsdp": True, "fsdp_config": {"version": 2, "transformer_layer_cls_to_wrap": layers}}
 
 
 def gathered_weights(trainer: Trainer) -> dict[str, Any] | None:
@@ -149,6 +165,10 @@ def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
             raise Interrupted(
                 f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
                 "Run the same command again to go on."
+            )
+        if not trainer.is_fsdp_enabled and not all(p.isfinite().all() for p in trainer.model.parameters()):
+            raise EbmcalError(
+                f"{title}: training diverged in its last steps: weights are not finite. Try a smaller learning rate."
             )
 
 

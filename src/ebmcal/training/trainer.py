@@ -70,6 +70,9 @@ class JointTrainer(MicroBatchTrainer):
         if self.evaluation is None:
             return {}
         figures = {f"eval_{k}": v for k, v in self.evaluation(self.accelerator.unwrap_model(self.model)).items()}
+        for name, value in figures.items():
+            if not np.isfinite(value):
+                self.diverged(name.removeprefix("eval_"), value, self.state.global_step)
         self.log(figures)
         self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
         return figures
