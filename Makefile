@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 READY := $(VENV)/.ready
 
-.PHONY: setup weights-base demo test test-slow faults lint format bench study wheel clean
+.PHONY: docs docs-outputs setup weights-base demo test test-slow faults lint format bench study wheel clean
 
 setup: $(READY)
 
@@ -52,8 +52,16 @@ study: $(READY)
 	$(BIN)/python benchmarks/study.py results/noise $(STUDY)
 	$(BIN)/python benchmarks/study_page.py results/study docs/study.md
 
+# The documentation site, in site/: no network, and every warning is an error.
+docs: $(READY)
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+# Run the code of the tutorials again and keep what it prints; with PAGES=tutorials/judging.md, of that page alone.
+docs-outputs: $(READY)
+	$(BIN)/python docs/_site/outputs.py $(PAGES)
+
 wheel: $(READY)
 	$(BIN)/python -m build --wheel
 
 clean:
-	rm -rf $(VENV) build dist runs
+	rm -rf $(VENV) build dist runs site
