@@ -85,7 +85,7 @@ def require_same_fold(rows: Predictions, folded: float | None, model: object) ->
 def held_out_rows(on: Predictions | str | PathLike[str], model_dir: Path) -> Predictions:
     """The labelled rows, with the model's classes in the model's order; not calibrated already."""
     rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on), on)
-    names = _label_names(model_dir)
+    names = label_names(model_dir)
     if rows.meta.get("calibrator"):
         raise EbmcalError(
             f"{where} is calibrated already; the model's own logits are needed. Predict again without one (--raw)."
@@ -101,7 +101,7 @@ def held_out_rows(on: Predictions | str | PathLike[str], model_dir: Path) -> Pre
         return rows.labelled()
 
 
-def _label_names(model_dir: Path) -> list[str] | None:
+def label_names(model_dir: Path) -> list[str] | None:
     """The model's class names in order, or None where it has only transformers' stand-ins LABEL_0, LABEL_1, …"""
     config = read_json(model_dir / "config.json")
     try:

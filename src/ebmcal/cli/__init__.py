@@ -48,6 +48,7 @@ COMMANDS: dict[str, Command] = {
     "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING),
     "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", JUDGE),
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
+    "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
     "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
 }
 

@@ -14,6 +14,7 @@ from ebmcal.calibrators.base import logits_in
 from ebmcal.calibrators.in_model import (
     folded_temperature,
     held_out_rows,
+    label_names,
     model_folder,
     require_same_fold,
     weight_files,
@@ -114,15 +115,29 @@ def bound_rule(folder: Path, rows: Predictions, calibrator: Calibrator | None, *
     note = "The model has no calibrator: confidence is the model's own."
     if calibrator is not None:
         note = _same_rows_note(calibrator, rows)
-        energies = energies_of(rows) if rows.energies is not None or rows.logits is not None else None
-        probs = calibrator.predict_proba(logits_in(rows))
-        rows = replace(rows, energies=energies).with_probs(probs, calibrator=calibrator.description)
     return replace(
-        fit_rule(rows, **promises),
+        fit_rule(_calibrated(rows, calibrator), **promises),
         model=model_fingerprint(folder),
         calibrator=calibrator_fingerprint(calibrator),
         notes=(note,) if note else (),
     )
+
+
+def predictions_as_decided(model: Path | None, source: str | PathLike[str]) -> Predictions:
+    """A file of predictions as a rule of the model takes them: put through its calibrator, unless they are already."""
+    if model is None:
+        return Predictions.read(source)
+    rows = Predictions.read(source, label_names=label_names(model))
+    return rows if rows.meta.get("calibrator") else _calibrated(rows, attached(model))
+
+
+def _calibrated(rows: Predictions, calibrator: Calibrator | None) -> Predictions:
+    """The same rows by the calibrator, with the energies of the logits as they were."""
+    if calibrator is None:
+        return rows
+    energies = energies_of(rows) if rows.energies is not None or rows.logits is not None else None
+    probs = calibrator.predict_proba(logits_in(rows))
+    return replace(rows, energies=energies).with_probs(probs, calibrator=calibrator.description)
 
 
 def _same_rows_note(calibrator: Calibrator, rows: Predictions) -> str:

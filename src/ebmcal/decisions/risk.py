@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from scipy.stats import beta, binom
+from scipy.special import bdtr, betaincinv
 
 from ebmcal.errors import EbmcalError
 
@@ -69,7 +69,7 @@ def plan_thresholds(scores: np.ndarray, wrong: np.ndarray, n_test: int, max_erro
     answered, errors = counts(scores, wrong, levels)
     rate = (errors + max_error) / (answered + 1.0)  # as if one more row had been seen, as wrong as is allowed
     expected = np.round(answered / len(scores) * n_test)
-    return levels[int(np.argmin(binom.cdf(np.ceil(expected * rate), expected, max_error))) :]
+    return levels[int(np.argmin(binomial_p(np.ceil(expected * rate), expected, max_error))) :]
 
 
 def find_threshold(
@@ -77,15 +77,24 @@ def find_threshold(
 ) -> Promise | None:
     """The laxest threshold that the tests reach, or None where the first one fails already."""
     answered, errors = counts(scores, wrong, levels)
-    passed = np.asarray(binom.cdf(errors, answered, max_error) <= 1.0 - confidence)  # of 0 rows the p-value is 1
+    passed = binomial_p(errors, answered, max_error) <= 1.0 - confidence
     n_passed = len(levels) if passed.all() else int(np.argmin(passed))
     if n_passed == 0:
         return None
     last = n_passed - 1
     n, k = int(answered[last]), int(errors[last])
-    bound = float(beta.ppf(confidence, k + 1, n - k)) if k < n else 1.0
+    bound = float(betaincinv(k + 1, n - k, confidence)) if k < n else 1.0
     threshold = float(levels[last]) if np.isfinite(levels[last]) else None
     return Promise(threshold, max_error, confidence, len(scores), n, k, bound)
+
+
+def binomial_p(wrong: np.ndarray, answered: np.ndarray, max_error: float) -> np.ndarray:
+    """P(Binomial(answered, max_error) ≤ wrong), element by element: the p-value of "the risk is above max_error".
+
+    >>> binomial_p(np.array([0, 1, 0]), np.array([45, 45, 0]), 0.05).round(3)
+    array([0.099, 0.335, 1.   ])
+    """
+    return np.where(answered > 0, bdtr(wrong, np.maximum(answered, 1).astype(int), max_error), 1.0)
 
 
 def counts(scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -98,32 +107,29 @@ def counts(scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray) -> tuple[n
 
 def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:
     """Why nothing can be promised, and what would help: more rows, how many, or a larger max_error."""
-    levels = np.append(np.unique(scores)[::-1], -np.inf)
+    levels = np.unique(np.quantile(scores, np.linspace(0, 1, MAX_THRESHOLDS), method="nearest"))
     answered, errors = counts(scores, wrong, levels)
-    asked = f"an error of at most {max_error:g} at confidence {confidence:g}"
     enough = answered >= min(least_rows(max_error, confidence), len(scores))
     answered, errors = answered[enough], errors[enough]
-    smallest = float(np.min(beta.ppf(confidence, errors + 1, np.maximum(answered - errors, 1e-9))))
-    needed = _rows_that_would_do(answered / len(scores), errors / answered, max_error, confidence, 2 * len(scores))
+    bounds = betaincinv(errors + 1, np.maximum(answered - errors, 1e-9), confidence)
+    best = int(np.argmin(bounds))
+    needed = _rows_that_would_do(answered[best] / len(scores), errors[best] / answered[best], max_error, confidence)
     more = (
-        f"If the error stays as it is on these rows, about {needed:,} rows would do."
+        f"If the error stays as it is on these rows, about {max(needed, 2 * len(scores)):,} rows would do."
         if needed
         else "No threshold errs clearly less than that on these rows, so more of them would hardly help."
     )
-    near = f" The least they could come near to is {smallest:.2g}." if smallest > max_error else ""
+    near = f" The least they could come near to is {bounds[best]:.2g}." if bounds[best] > max_error else ""
     return EbmcalError(
-        f"These {len(scores):,} rows cannot promise {asked}. {more}{near} Give more labelled rows, a larger max_error "
-        "(--max-error), or another score (--score)."
+        f"These {len(scores):,} rows cannot promise an error of at most {max_error:g} at confidence {confidence:g}. "
+        f"{more}{near} Give more labelled rows, a larger max_error (--max-error), or another score (--score)."
     )
 
 
-def _rows_that_would_do(
-    coverage: np.ndarray, risk: np.ndarray, max_error: float, confidence: float, least: int
-) -> int | None:
-    """Rows, planning rows included, with which some threshold would pass nine times in ten; None beyond a million."""
-    for n in np.geomspace(least, max(1e6, 2 * least), 200).astype(int):
-        answered = np.floor(n * coverage * (1 - 1 / PLAN_EVERY))
-        unlucky = binom.ppf(0.9, answered, risk)
-        if np.any(binom.cdf(unlucky, answered, max_error) <= 1.0 - confidence):
-            return int(float(f"{n:.2g}"))
-    return None
+def _rows_that_would_do(coverage: float, risk: float, max_error: float, confidence: float) -> int | None:
+    """Rows, planning rows included, with which a threshold would pass nine times in ten; None beyond a million."""
+    n = np.geomspace(least_rows(max_error, confidence), 1e6, 200)
+    answered = np.floor(n * coverage * (1 - 1 / PLAN_EVERY))
+    unlucky = np.ceil(answered * risk + 1.28 * np.sqrt(answered * risk * (1 - risk)))
+    would_do = binomial_p(unlucky, answered, max_error) <= 1.0 - confidence
+    return int(float(f"{n[int(np.argmax(would_do))]:.2g}")) if would_do.any() else None

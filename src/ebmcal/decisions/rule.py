@@ -105,6 +105,10 @@ class Rule:
             self._sets(probs) if self.sets else None,
         )
 
+    def judge(self, predictions: Predictions) -> list[str]:
+        """What the rule does on labelled rows it was not fitted on, a sentence for each part."""
+        return _judged(self, predictions.labelled())
+
     def describe(self) -> list[str]:
         """What the rule promises, a sentence for each part."""
         return [*_described(self), *self.notes]
@@ -204,6 +208,21 @@ def _described(rule: Rule) -> list[str]:
             f"Unusual: an energy that at most {rule.unusual.false_alarms:.1%} of usual texts reach "
             f"(p-values against {len(rule.unusual.energies):,} calibration texts)."
         )
+    return said
+
+
+def _judged(rule: Rule, rows: Predictions) -> list[str]:
+    found, said = rule.decide(rows), []
+    if found.answers is not None:
+        wrong = (rows.predicted() != rows.labels)[found.answers]
+        share = f", {wrong.mean():.1%} of them wrong" if len(wrong) else ""
+        said.append(f"answers {found.answers.mean():.1%} of {rows.n_rows:,} rows{share}.")
+    if found.sets is not None:
+        held = [rows.label_names[y] in names for y, names in zip(rows.labels, found.sets, strict=True)]
+        size = np.mean([len(names) for names in found.sets])
+        said.append(f"{np.mean(held):.1%} of the label sets hold the right label; {size:.2f} labels on average.")
+    if found.unusual is not None:
+        said.append(f"{found.unusual.mean():.1%} are unusual.")
     return said
 
 

@@ -1,0 +1,68 @@
+"""`ebmcal decide`: fit a rule that answers or abstains, with a promise, and keep it with the model.
+
+A thin call of `ebmcal.decisions.decide`.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def decide(
+    on: Annotated[Path, typer.Option("--on", help="Predictions for labelled rows the model was not trained on.")],
+    model: Annotated[
+        Path | None, typer.Argument(help="A model folder, where the rule is kept. None: a rule for the file alone.")
+    ] = None,
+    max_error: Annotated[
+        float | None, typer.Option(help="Share of the answers that may be wrong; the others are abstained from.")
+    ] = None,
+    confidence: Annotated[float, typer.Option(help="Probability that the promised error is kept.")] = 0.9,
+    score: Annotated[str, typer.Option(help="What the threshold is on: confidence, energy or both.")] = "confidence",
+    coverage: Annotated[
+        float | None, typer.Option(help="Label sets that hold the right label with this probability.")
+    ] = None,
+    sets: Annotated[str, typer.Option(help="split, or class-conditional: the coverage holds in each class.")] = "split",
+    false_alarms: Annotated[
+        float | None, typer.Option(help="Share of usual texts that may be called unusual. [default: 0.05]")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rule to this JSON file too.")] = None,
+    judge: Annotated[
+        Path | None, typer.Option(help="Predictions for other labelled rows: what the rule does there.")
+    ] = None,
+) -> None:
+    """Fit a rule on held-out predictions: answer or abstain, label sets, unusual texts; each with a promise."""
+    from ebmcal.cli.notices import as_notices
+    from ebmcal.decisions import RULE_FILE
+    from ebmcal.decisions import decide as fit
+    from ebmcal.decisions.in_model import predictions_as_decided
+
+    _check_places(model, output)
+    with as_notices():
+        other = None if judge is None else predictions_as_decided(model, judge)
+        rule = fit(
+            model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage,
+            sets=sets, false_alarms=false_alarms,
+        )  # fmt: skip
+    for line in rule.describe():
+        typer.echo(line)
+    for line in rule.judge(other) if other is not None else ():
+        typer.echo(f"On {judge}: {line}")
+    kept = [str(model / RULE_FILE)] if model is not None else []
+    typer.echo(f"Stored as {' and '.join(kept + ([str(output)] if output else []))}.")
+
+
+def _check_places(model: Path | None, output: Path | None) -> None:
+    """Refuse a rule that would go nowhere, or over a file that is no rule."""
+    from ebmcal.decisions import Rule
+    from ebmcal.errors import EbmcalError
+
+    if model is None and output is None:
+        raise EbmcalError("Where shall the rule go? Name a model folder, or a JSON file with --output.")
+    if output is not None and output.suffix != ".json":
+        raise EbmcalError(f"--output is {output}; a rule is a .json file.")
+    if output is not None and output.exists():
+        try:
+            Rule.read(output)
+        except (EbmcalError, OSError) as error:
+            raise EbmcalError(f"{output} is there already and is not a rule. Choose another name.") from error
