@@ -22,7 +22,7 @@ import reference
 ROOT = Path(__file__).parents[2]
 #: Pages that lie elsewhere in the repository, by their place in the site.
 ELSEWHERE = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-LINK = re.compile(r"(\]\()(\.\.?/[^)#\s]+|docs/[^)#\s]+|examples)(#[^)\s]*)?(\))")
+LINK = re.compile(r"\[([^\]]*)\]\((\.\.?/[^)#\s]+|(?:docs|examples|benchmarks|results)\b[^)#\s]*)(#[^)\s]*)?\)")
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.S)
 PICTURE = re.compile(r'<p><span data-picture="([\w-]+)"></span></p>')
 
@@ -34,9 +34,9 @@ def on_files(files, config):
     for name, path in ELSEWHERE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text("utf-8")))
     for page in files.documentation_pages():
-        for _, link, _, _ in LINK.findall(page.content_string):
+        for _, link, _ in LINK.findall(page.content_string):
             target = _in_repository(page.src_uri, link)
-            if target and files.get_file_from_path(_copy(target)) is None:
+            if target and (ROOT / target).is_file() and files.get_file_from_path(_copy(target)) is None:
                 files.append(File.generated(config, _copy(target), abs_src_path=str(ROOT / target)))
     return files
 
@@ -46,7 +46,7 @@ def on_page_markdown(markdown, page, config, files):
     where = page.file.src_uri
     markdown = figures.fill(markdown, where)
     markdown = outputs.show(markdown, where)
-    return LINK.sub(lambda m: m[1] + _inwards(where, m[2]) + (m[3] or "") + m[4], markdown)
+    return LINK.sub(lambda match: _inwards(where, *match.groups()), markdown)
 
 
 def on_page_content(html, page, config, files):
@@ -64,27 +64,28 @@ def _copy(path):
     return f"files/{path}" + (".txt" if path.endswith(".md") else "")
 
 
+def _start(page):
+    return (ROOT / ELSEWHERE[page]).parent if page in ELSEWHERE else (ROOT / "docs" / page).parent
+
+
 def _in_repository(page, link):
-    """The file of the repository outside docs/ that a link of a page means, or None."""
-    start = (ROOT / ELSEWHERE[page]).parent if page in ELSEWHERE else (ROOT / "docs" / page).parent
-    target = (start / link).resolve()
-    if not target.is_file() or not target.is_relative_to(ROOT):
+    """The file or folder of the repository outside docs/ that a link of a page means, or None."""
+    target = (_start(page) / link).resolve()
+    if not target.exists() or not target.is_relative_to(ROOT):
         return None
     path = target.relative_to(ROOT).as_posix()
     return None if path.startswith("docs/") or path in ELSEWHERE.values() else path
 
 
-def _inwards(page, link):
-    up = "../" * page.count("/")
-    target = _in_repository(page, link)
+def _inwards(page, text, link, anchor):
+    """The link as the site has it: to a copy of the file, to the page that it is there, or, of a folder, its name."""
+    up, target = "../" * page.count("/"), _in_repository(page, link)
     if target:
-        return up + _copy(target)
-    start = (ROOT / ELSEWHERE[page]).parent if page in ELSEWHERE else (ROOT / "docs" / page).parent
-    full = (start / link).resolve()
-    if not full.is_relative_to(ROOT):
-        return link
-    path = full.relative_to(ROOT).as_posix()
-    known = {source: name for name, source in ELSEWHERE.items()}
+        return f"[{text}]({up}{_copy(target)})" if (ROOT / target).is_file() else f"{text} (`{target}`)"
+    full, known = (_start(page) / link).resolve(), {source: name for name, source in ELSEWHERE.items()}
+    path = full.relative_to(ROOT).as_posix() if full.is_relative_to(ROOT) else ""
     if path in known:
-        return up + known[path]
-    return up + path.removeprefix("docs/") if page in ELSEWHERE and path.startswith("docs/") else link
+        link = up + known[path]
+    elif page in ELSEWHERE and path.startswith("docs/"):
+        link = up + path.removeprefix("docs/")
+    return f"[{text}]({link}{anchor or ''})"

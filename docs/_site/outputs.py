@@ -100,13 +100,20 @@ def _tidy(text, folder):
 
 
 def main(pages):
+    """Run these pages, or all that have code to run, and keep what they print."""
+    import notebooks
+
     for page in pages or sorted(str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md") if cells(p.read_text("utf-8"))):
         with tempfile.TemporaryDirectory() as folder:
             ran = run_page(page, Path(folder).resolve())
         kept_file(page).parent.mkdir(exist_ok=True)
         kept_file(page).write_text(json.dumps(ran, indent=1, ensure_ascii=False) + "\n", "utf-8")
+        if page in notebooks.PAGES:
+            notebooks.write(page)
         print(f"{page}: {len(ran)} pieces of code")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    import outputs  # the module that `notebooks` knows
+
+    outputs.main(sys.argv[1:])
