@@ -118,10 +118,11 @@ def test_hashes_do_not_depend_on_the_number_type_or_the_sign_of_zero(calibrated_
 
 @pytest.mark.parametrize("name", sorted(CALIBRATORS))
 def test_apply_carries_the_rows_and_says_by_what(name, calibrated_rows):
-    fitted = make_calibrator(name).fit_predictions(predictions(*calibrated_rows(2000, 3), prefix="fit"))
+    held_out = predictions(*calibrated_rows(2000, 3), prefix="fit", energies=np.linspace(0.0, 50.0, 2000))
+    fitted = make_calibrator(name).fit_predictions(held_out)
     rows = predictions(*calibrated_rows(50, 3, seed=1), prefix="test", energies=np.arange(50.0), meta={"seed": 7})
     done = silent(fitted.apply, rows)
-    np.testing.assert_array_equal(done.probabilities(), fitted.predict_proba(rows.logits))
+    np.testing.assert_array_equal(done.probabilities(), fitted.predict_proba(rows.logits, rows.energies))
     np.testing.assert_array_equal(done.energies, rows.energies)
     assert list(done.ids) == list(rows.ids)
     assert done.meta["seed"] == 7

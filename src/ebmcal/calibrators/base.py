@@ -1,7 +1,8 @@
 """What every calibrator does: `fit(logits, y)`, `predict_proba(logits)`, JSON, and the guard on its fitting rows.
 
 A calibrator gives its `name`, its settings in the constructor, the `learned` attributes that JSON keeps, and two
-methods on checked arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`.
+methods on checked arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`; one that
+`needs_energies` gets them `[n]` as the last argument of both.
 Adding one is one class, one entry in `CALIBRATORS`, and the contract tests run over it.
 
 Logits may be shifted by any number per row, so log-probabilities serve as well; `logits_of` makes them.
@@ -12,6 +13,7 @@ reduction over labels is then a handful of vector additions, several times faste
 import inspect
 import warnings
 from collections.abc import Iterator
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +22,7 @@ import numpy as np
 from ebmcal.calibrators.fitting_rows import FittingRows, warn_if_fitted_on
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.arrays import as_labels, as_logits
+from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores
 from ebmcal.storage.atomic import write_json
 
 if TYPE_CHECKING:
@@ -46,12 +48,17 @@ class Calibrator:
 
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
+    ranges: ClassVar[dict[str, tuple[float, float]]] = {}  # of what is learned: beyond, a file is damaged
+    needs_energies: ClassVar[bool] = False
 
-    def fit(self, logits: Any, y: Any) -> "Self":
-        """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns itself."""
-        return self._fit_rows(logits, y, ids=None, label_names=None)
+    def fit(self, logits: Any, y: Any, energies: Any = None) -> "Self":
+        """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns itself.
 
-    def predict_proba(self, logits: Any) -> np.ndarray:
+        `energies` `[n]` are for those that need them; the others leave them alone.
+        """
+        return self._fit_rows(logits, y, energies, ids=None, label_names=None)
+
+    def predict_proba(self, logits: Any, energies: Any = None) -> np.ndarray:
         """Calibrated probabilities `[n, C]`, float64; rows sum to one."""
         self._require_fitted()
         logits = _checked_logits(logits)
@@ -60,12 +67,14 @@ class Calibrator:
                 f"This {self.name} calibrator was fitted on {self.n_classes_} classes, but the logits have "
                 f"{logits.shape[1]} columns. Give the columns it was fitted on, in the same order, or fit another one."
             )
-        return self._predict(logits)
+        return self._predict(logits, *self._energies(energies, len(logits)))
 
     def fit_predictions(self, predictions: Predictions) -> "Self":
         """Learn from the labelled rows of `Predictions`; also remembers their ids and the label names."""
         rows = predictions.labelled()
-        return self._fit_rows(logits_in(rows), rows.labels, ids=rows.ids, label_names=list(rows.label_names))
+        return self._fit_rows(
+            logits_in(rows), rows.labels, rows.energies, ids=rows.ids, label_names=list(rows.label_names)
+        )
 
     def apply(self, predictions: Predictions) -> Predictions:
         """The same rows with calibrated probabilities; `meta["calibrator"]` says by what.
@@ -78,7 +87,7 @@ class Calibrator:
         known = predictions.labels >= 0
         if known.any():
             warn_if_fitted_on(self.fitted_on_, logits[known], predictions.ids[known])
-        return predictions.with_probs(self.predict_proba(logits), calibrator=self.description)
+        return predictions.with_probs(self.predict_proba(logits, predictions.energies), calibrator=self.description)
 
     @property
     def description(self) -> dict[str, Any]:
@@ -131,16 +140,19 @@ class Calibrator:
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Self":
-        """The calibrator that `to_json` wrote down."""
+        """The calibrator that `to_json` wrote down; a ValueError where a value cannot have been learned."""
         self = cls(**value["settings"])
+        self._check_settings()
         self._remember(value["n_classes"], value["label_names"], FittingRows.from_json(value["fitted_on"]))
         for name in cls.learned:
+            _require_learnable(name, value["learned"][name], cls.ranges.get(name))
             setattr(self, name, cls._learned_from_json(name, value["learned"][name]))
+        self._try_out()
         return self
 
     def save(self, path: str | Path) -> None:
-        """Write as JSON; `load_calibrator` reads it back."""
-        write_json(path, self.to_json())
+        """Write as JSON with a checksum; `load_calibrator` reads it back."""
+        write_json(path, self.to_json(), checked=True)
 
     def _settings(self) -> dict[str, Any]:
         return {name: plain(value) for name, value in self.get_params().items()}
@@ -161,13 +173,14 @@ class Calibrator:
     def _learned_from_json(cls, name: str, value: Any) -> Any:
         return np.asarray(value, dtype=np.float64) if isinstance(value, list) else value
 
-    def _fit_rows(self, logits: Any, y: Any, ids: Any, label_names: list[str] | None) -> "Self":
+    def _fit_rows(self, logits: Any, y: Any, energies: Any, ids: Any, label_names: list[str] | None) -> "Self":
         logits = _checked_logits(logits)
         self._check_settings()
         y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))
+        wanted = self._energies(energies, len(y))
         if len(y) < self.rows_wanted(logits.shape[1]):
             warnings.warn(advice(self, len(y), logits.shape[1]), FewRows, stacklevel=3)
-        self._fit(logits, y)
+        self._fit(logits, y, *wanted)
         self._remember(logits.shape[1], label_names, FittingRows.of(logits, ids))
         return self
 
@@ -175,6 +188,26 @@ class Calibrator:
         self.n_classes_, self.classes_ = n_classes, np.arange(n_classes)
         self.n_features_in_ = n_classes  # as scikit-learn calls the columns
         self.label_names_, self.fitted_on_, self.n_rows_ = label_names, fitted_on, fitted_on.n_rows
+
+    def _energies(self, energies: Any, n_rows: int) -> tuple[np.ndarray, ...]:
+        """The energies `[n]`, checked, for `_fit` and `_predict` of those that need them."""
+        if not self.needs_energies:
+            return ()
+        if energies is None:
+            raise EbmcalError(
+                f"{self.name} needs an energy for each row, and these predictions have none. Take a model of ebmcal, "
+                "give the column energy, or use temperature."
+            )
+        return (as_scores(energies, "energies", n_rows),)
+
+    def _try_out(self) -> None:
+        """Raise unless what was read from a file fits together and gives probabilities."""
+        n, names = self.n_classes_, self.label_names_
+        require_whole_number("n_classes", n, least=2)
+        require_whole_number("n_rows", self.n_rows_)
+        if names is not None and (not isinstance(names, list) or len(names) != n):
+            raise ValueError(f"label_names are not {n} names")
+        as_probs(probs=self.predict_proba(np.vstack([np.zeros(n), 9 * np.eye(n)[:2]]), np.zeros(3)))
 
     def _require_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
@@ -200,9 +233,32 @@ def advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
     )
 
 
+def require_positive(name: str, value: Any, default: float) -> None:
+    """Refuse a setting that is not a finite number above 0."""
+    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
+        raise EbmcalError(f"{name} must be a number above 0; {value!r} came. {default} is the default.")
+
+
+def require_whole_number(name: str, value: Any, least: int = 1) -> None:
+    """Refuse a setting that is not a whole number of at least so much."""
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise EbmcalError(f"{name} must be a whole number, {least} or more; {value!r} came.")
+
+
 def plain(value: Any) -> Any:
     """numpy's numbers and arrays as Python's, for JSON."""
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _require_learnable(name: str, value: Any, allowed: tuple[float, float] | None) -> None:
+    """Refuse what no fit could have learned: anything but finite numbers, and numbers beyond their range."""
+    if isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            _require_learnable(name, part, allowed)
+    elif isinstance(value, str) or value is None or not np.isfinite(value):
+        raise ValueError(f"{name} is {value!r}")
+    elif allowed is not None and (isinstance(value, bool) or not allowed[0] <= value <= allowed[1]):
+        raise ValueError(f"{name} is {value!r}; a fit stays within {allowed[0]:g} and {allowed[1]:g}")
 
 
 def _checked_logits(logits: Any) -> np.ndarray:

@@ -8,10 +8,10 @@ Both are piecewise constant, so ties between rows are to be expected.
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
 
 import numpy as np
 
+from ebmcal.calibrators.base import require_whole_number
 from ebmcal.calibrators.one_vs_rest import OneVsRest, fit_platt_curve, sigmoid
 from ebmcal.errors import EbmcalError, unknown_name
 
@@ -73,7 +73,7 @@ class ScalingBinning(OneVsRest):
         return 100 * n_classes
 
     def _check_settings(self) -> None:
-        _require_bins(self.n_bins)
+        require_whole_number("n_bins", self.n_bins)
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BinCurve:
         platt, ordered = fit_platt_curve(odds, hits), np.sort(odds)
@@ -107,7 +107,7 @@ class HistogramBinning(OneVsRest):
         return 25 * self.n_bins * n_classes
 
     def _check_settings(self) -> None:
-        _require_bins(self.n_bins)
+        require_whole_number("n_bins", self.n_bins)
         if self.binning not in BINNINGS:
             raise unknown_name("binning", str(self.binning), BINNINGS)
         if not (isinstance(self.pseudo_rows, Real) and 0 <= self.pseudo_rows < np.inf):
@@ -133,8 +133,3 @@ def _shrunk(n_hits: np.ndarray, counts: np.ndarray, believed: np.ndarray, pseudo
     """The share of hits with pseudo-rows added; an empty bin without any is left to the model."""
     total = counts + pseudo_rows
     return np.where(total > 0, (n_hits + pseudo_rows * believed) / np.where(total > 0, total, 1.0), believed)
-
-
-def _require_bins(n_bins: Any) -> None:
-    if isinstance(n_bins, bool) or not isinstance(n_bins, int | np.integer) or n_bins < 1:
-        raise EbmcalError(f"n_bins must be a whole number, 1 or more; {n_bins!r} came.")

@@ -128,8 +128,10 @@ def attached(model_dir: str | Path) -> Calibrator | None:
     if not path.exists():
         return None
     value = read_json(path)
-    calibrator = calibrator_in(value, path)
-    return calibrator if value.get("logits_divided_by") == folded_temperature(model_dir) else None
+    calibrator, divided_by = calibrator_in(value, path), value.get("logits_divided_by")
+    if not (divided_by is None or (type(divided_by) in (int, float) and divided_by > 0)):
+        raise EbmcalError(f"{path} is damaged: logits_divided_by is {divided_by!r}. Fit the calibrator again.")
+    return calibrator if divided_by == folded_temperature(model_dir) else None
 
 
 def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
@@ -142,7 +144,7 @@ def attach_folded(model_dir: str | Path, calibrator: Calibrator) -> list[str]:
     folder = model_folder(model_dir)
     value = calibrator.to_json()
     names = fold_temperature(folder, calibrator.temperature_, calibrator.n_classes_)
-    write_json(folder / FOLDED_NAME, value)
+    write_json(folder / FOLDED_NAME, value, checked=True)
     (folder / FILE_NAME).unlink(missing_ok=True)
     return names
 
@@ -182,8 +184,17 @@ def folded_temperature(model_dir: str | Path) -> float | None:
     for path in weight_files(model_dir):
         record = _read_header(path).get("__metadata__", {}).get(RECORD)
         if record is not None:
-            return float(record)
+            return _positive(record, path)
     return None
+
+
+def _positive(record: str, path: Path) -> float:
+    try:
+        if 0 < float(record) < np.inf:
+            return float(record)
+    except ValueError:
+        pass
+    raise EbmcalError(f"{path} is damaged: its {RECORD} is {record!r}, which no temperature is. Save the model again.")
 
 
 def weight_files(model_dir: str | Path) -> list[Path]:

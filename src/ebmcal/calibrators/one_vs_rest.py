@@ -31,7 +31,7 @@ class OneVsRest(Calibrator):
     """Common part of the calibrators with one curve per label; learned: `curves_`."""
 
     curve: ClassVar[type]
-    learned = ("curves_",)
+    learned: ClassVar[tuple[str, ...]] = ("curves_",)
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> Any:
         """The curve for log-odds `[n]` of one label and whether each row has that label `[n]`."""
@@ -50,10 +50,14 @@ class OneVsRest(Calibrator):
         return rows_of(np.stack([curve(line) for curve, line in zip(self.curves_, odds, strict=True)]))
 
     def _learned_to_json(self, name: str) -> Any:
+        if name != "curves_":
+            return super()._learned_to_json(name)
         return [{key: plain(value) for key, value in asdict(curve).items()} for curve in self.curves_]
 
     @classmethod
     def _learned_from_json(cls, name: str, value: Any) -> Any:
+        if name != "curves_":
+            return super()._learned_from_json(name, value)
         return [
             cls.curve(**{key: super(OneVsRest, cls)._learned_from_json(key, part) for key, part in curve.items()})
             for curve in value

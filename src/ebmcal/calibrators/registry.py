@@ -5,17 +5,25 @@ from typing import Any
 
 from ebmcal.calibrators.base import FORMAT, Calibrator
 from ebmcal.calibrators.binning import HistogramBinning, ScalingBinning
+from ebmcal.calibrators.energy_temperature import EnergyTemperature
+from ebmcal.calibrators.ensemble_temperature import EnsembleTemperature
 from ebmcal.calibrators.isotonic import Isotonic
+from ebmcal.calibrators.matrix import MatrixScaling
 from ebmcal.calibrators.one_vs_rest import Beta, Platt
+from ebmcal.calibrators.spline import Spline
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.calibrators.vector import VectorScaling
+from ebmcal.calibrators.venn_abers import VennAbers
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.storage.atomic import read_json
 
 CALIBRATORS: dict[str, type[Calibrator]] = {
     calibrator.name: calibrator
-    for calibrator in (TemperatureScaling, ScalingBinning, Platt, VectorScaling, HistogramBinning, Isotonic, Beta)
-}
+    for calibrator in (
+        TemperatureScaling, ScalingBinning, Platt, VectorScaling, HistogramBinning, Isotonic, Beta,
+        EnsembleTemperature, EnergyTemperature, Spline, VennAbers, MatrixScaling,
+    )
+}  # fmt: skip
 
 
 def make_calibrator(spec: str, **settings: Any) -> Calibrator:
@@ -61,8 +69,9 @@ def calibrator_in(value: Any, path: str | Path) -> Calibrator:
     _require_known(value, path)
     try:
         return CALIBRATORS[value["calibrator"]].from_json(value)
-    except (KeyError, TypeError, ValueError) as error:
-        raise EbmcalError(f"{path} is damaged ({error!r}). Fit the calibrator again.") from error
+    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        why = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise EbmcalError(f"{path} is damaged: {why}. Fit the calibrator again (ebmcal calibrate).") from error
 
 
 def _require_known(value: Any, path: str | Path) -> None:

@@ -6,6 +6,7 @@ By ECE grid: as in the authors' scripts, the T of 13 with the least top-label EC
 """
 
 import warnings
+from typing import ClassVar
 
 import numpy as np
 
@@ -40,6 +41,7 @@ class TemperatureScaling(Calibrator):
 
     name = "temperature"
     learned = ("temperature_", "converged_")
+    ranges: ClassVar = {"temperature_": (1 / MAX_SCALE, MAX_SCALE)}
 
     def __init__(self, method: str = "nll"):
         self.method = method

@@ -7,13 +7,11 @@ that never occurs, it falls back to temperature scaling instead of running away.
 """
 
 import warnings
-from numbers import Real
 
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator, blocks
+from ebmcal.calibrators.base import Calibrator, blocks, require_positive
 from ebmcal.calibrators.temperature import least_nll
-from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import softmax
 
 
@@ -43,8 +41,7 @@ class VectorScaling(Calibrator):
         return 100 * n_classes
 
     def _check_settings(self) -> None:
-        if not (isinstance(self.penalty, Real) and 0 < self.penalty < np.inf):
-            raise EbmcalError(f"penalty must be a number above 0; {self.penalty!r} came. 0.1 is the default.")
+        require_positive("penalty", self.penalty, 0.1)
 
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         from scipy.optimize import minimize

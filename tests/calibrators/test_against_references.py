@@ -1,0 +1,204 @@
+"""Ensemble temperature, spline, structured matrix and Venn–Abers against probmetrics, venn-abers and brute force."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import check_grad, isotonic_regression, minimize
+from scipy.special import log_softmax, softmax
+
+from ebmcal.calibrators import (
+    EnergyTemperature,
+    EnsembleTemperature,
+    MatrixScaling,
+    Spline,
+    TemperatureScaling,
+    VennAbers,
+)
+from ebmcal.calibrators.energy_temperature import _objective as energy_objective
+from ebmcal.calibrators.ensemble_temperature import mixture_weights
+from ebmcal.calibrators.matrix import _objective as matrix_objective
+from ebmcal.calibrators.spline import KEPT
+from ebmcal.calibrators.venn_abers import values_with_a_hit
+from ebmcal.errors import EbmcalError
+from ebmcal.predictions import Predictions
+
+
+@pytest.fixture(scope="module")
+def probmetrics():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # numba's and torch's own
+        return pytest.importorskip("probmetrics.calibrators", exc_type=ImportError)
+
+
+@pytest.fixture(scope="module")
+def venn_abers():
+    kept = np.geterr()
+    module = pytest.importorskip("venn_abers.venn_abers", exc_type=ImportError)
+    np.seterr(**kept)  # it silences numpy for everybody
+    return module
+
+
+def test_ensemble_temperature_agrees_with_probmetrics(probmetrics, calibrated_rows):
+    logits, y = calibrated_rows(3000, 3)
+    lot = np.random.default_rng(1).random(3000) < 0.2
+    y = np.where(lot, np.random.default_rng(2).integers(0, 3, 3000), y)
+    ours = EnsembleTemperature().fit(3 * logits, y)
+    probs = softmax(3 * logits, axis=1)
+    theirs = probmetrics.ETSCalibrator(loss="ce").fit(probs, y)
+    assert ours.temperature_ == pytest.approx(theirs.t_, rel=1e-3)
+    np.testing.assert_allclose(ours.predict_proba(3 * logits), theirs.predict_proba(probs), atol=2e-3)
+    assert ours.weights_[2] > 0.05
+
+
+def test_mixture_weights_are_the_likeliest():
+    likely = np.random.default_rng(0).random((3, 500))
+    found = mixture_weights(likely)
+    assert found.sum() == pytest.approx(1)
+    best = np.log(found @ likely).mean()
+    for other in np.random.default_rng(1).dirichlet(np.ones(3), 2000):
+        assert np.log(other @ likely).mean() <= best + 1e-9
+
+
+@pytest.mark.parametrize(("n", "tolerance"), [(KEPT, 1e-5), (8000, 2e-3)])
+def test_spline_agrees_with_probmetrics(n, tolerance, probmetrics, calibrated_rows):
+    logits, y = calibrated_rows(n, 2)
+    logits = 3 * logits + [0.0, 0.5]
+    ours = Spline().fit(logits, y)
+    probs = softmax(logits / TemperatureScaling().fit(logits, y).temperature_, axis=1)
+    theirs = probmetrics.CDFSplineCalibrator().fit(probs, y).predict_proba(probs)
+    np.testing.assert_allclose(
+        ours.predict_proba(logits), np.clip(theirs, 1 / (n + 2), 1 - 1 / (n + 2)), atol=tolerance
+    )
+    assert len(ours.curves_[0].odds) <= KEPT
+
+
+def test_structured_matrix_agrees_with_probmetrics(probmetrics, calibrated_rows):
+    logits, y = calibrated_rows(1000, 3)
+    mixed = 2 * logits @ np.array([[1.0, 0.2, 0.0], [0.0, 1.0, 0.3], [0.1, 0.0, 1.0]]) + [0.0, 0.5, -0.5]
+    theirs = probmetrics.SMSCalibrator().fit(softmax(mixed, axis=1), y)
+    ours = MatrixScaling().fit(mixed, y)
+    assert ours.converged_
+    np.testing.assert_allclose(ours.predict_proba(mixed), theirs.predict_proba(softmax(mixed, axis=1)), atol=1e-3)
+    z = np.ascontiguousarray(ours._log_probs(mixed, 1000).T)
+    prices = 3 / 1000 * np.hstack([np.where(np.eye(3) > 0, 1.0, 2.0), np.ones((3, 1))])
+    found = np.column_stack([ours.matrix_, ours.bias_]) - np.eye(3, 4)
+    loss, their_loss = (matrix_objective(d.ravel(), z, y, prices)[0] for d in (found, theirs.W_ - np.eye(3, 4)))
+    assert their_loss - 1e-4 < loss <= their_loss  # theirs stops earlier, in float32
+
+
+def test_structured_matrix_has_the_gradient_of_its_loss(calibrated_rows):
+    logits, y = calibrated_rows(300, 3)
+    z, prices = np.ascontiguousarray(log_softmax(logits, axis=1).T), np.full((3, 4), 0.3)
+    theta = np.random.default_rng(0).normal(size=12) / 3
+    f = lambda t: matrix_objective(t, z, y, prices)  # noqa: E731
+    assert check_grad(lambda t: f(t)[0], lambda t: f(t)[1], theta) < 1e-5
+
+
+def test_structured_matrix_with_a_high_penalty_is_temperature(calibrated_rows):
+    logits, y = calibrated_rows(1000, 3)
+    held = MatrixScaling(penalty=1e9).fit(3 * logits, y).predict_proba(logits)
+    np.testing.assert_allclose(held, TemperatureScaling().fit(3 * logits, y).predict_proba(logits), atol=2e-3)
+
+
+@pytest.mark.parametrize("rounded", [False, True])
+def test_venn_abers_agrees_with_the_package(venn_abers, calibrated_rows, rounded):
+    (logits, y), (new, _) = calibrated_rows(800, 2), calibrated_rows(300, 2, seed=1)
+    if rounded:  # ties, within the fitting rows and with new ones
+        logits, new = (2 * logits).round() / 2, (2 * new).round() / 2
+    va = venn_abers.VennAbers()
+    with np.errstate(all="ignore"):
+        va.fit(softmax(logits, axis=1).round(12), y)
+        theirs, bounds = va.predict_proba(softmax(new, axis=1).round(12))
+    ours = VennAbers().fit(logits, y)
+    np.testing.assert_allclose(ours.predict_proba(new), theirs, atol=1e-9)
+    low, high = ours.curves_[0].bounds(new[:, 1] - new[:, 0])
+    np.testing.assert_allclose(np.stack([low, high], axis=1), bounds, atol=1e-9)
+
+
+def test_venn_abers_of_three_labels_agrees_with_the_package(venn_abers, calibrated_rows):
+    (logits, y), (new, _) = calibrated_rows(1200, 3), calibrated_rows(200, 3, seed=1)
+    probs, new_probs = softmax(logits, axis=1), softmax(new, axis=1)
+    with np.errstate(all="ignore"):
+        theirs, _ = venn_abers.predict_proba_prefitted_va(probs, y, new_probs, va_tpe="one_vs_rest")
+    np.testing.assert_allclose(VennAbers().fit(logits, y).predict_proba(new), theirs, atol=1e-9)
+
+
+def test_venn_abers_is_isotonic_regression_with_one_row_more():
+    rng = np.random.default_rng(0)
+    for _ in range(30):
+        counts = rng.integers(1, 4, 8)
+        n_hits = np.array([rng.integers(0, c + 1) for c in counts])
+        expected = []
+        for i in range(9):
+            y, w = np.insert(n_hits / counts, i, 1.0), np.insert(counts, i, 1)
+            expected.append(isotonic_regression(y, weights=w).x[i])
+        np.testing.assert_allclose(values_with_a_hit(counts, n_hits), expected, atol=1e-12)
+
+
+def shifted_rows(n=4000, seed=0):
+    """Logits that are worth less the higher the energy: labels are drawn at T = 1 + energy."""
+    rng = np.random.default_rng(seed)
+    energies, logits = rng.gamma(2.0, 1.0, n), 2 * rng.normal(size=(n, 3))
+    y = (logits / (1 + energies)[:, None] + rng.gumbel(size=(n, 3))).argmax(axis=1)
+    return logits, y, energies
+
+
+def nll(probs, y):
+    return -np.log(probs[np.arange(len(y)), y]).mean()
+
+
+def test_energy_temperature_finds_what_one_temperature_cannot():
+    logits, y, energies = shifted_rows(20_000)
+    new, new_y, new_energies = shifted_rows(seed=1)
+    ours = EnergyTemperature().fit(logits, y, energies)
+    assert ours.b_ > 0.5
+    assert ours.converged_
+    np.testing.assert_allclose(ours._temperatures(np.array([1.0, 4.0])), [2.0, 5.0], rtol=0.15)
+    plain = TemperatureScaling().fit(logits, y)
+    assert nll(ours.predict_proba(new, new_energies), new_y) < nll(plain.predict_proba(new), new_y) - 0.005
+    assert "at the mean energy" in ours.note
+
+
+def test_energy_temperature_is_at_the_minimum_and_has_the_right_gradient():
+    logits, y, energies = shifted_rows(800)
+    ours = EnergyTemperature().fit(logits, y, energies)
+    unit = (energies - energies.mean()) / energies.std()
+
+    def loss(theta):
+        t = np.log1p(np.exp(theta[0] + theta[1] * unit))
+        return -log_softmax(logits / t[:, None], axis=1)[np.arange(800), y].mean() + theta[1] ** 2 / 1600
+
+    found = minimize(loss, [1.0, 0.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12})
+    assert (ours.a_, ours.b_) == pytest.approx(tuple(found.x), abs=1e-4)
+    z = np.ascontiguousarray((logits - logits.max(axis=1, keepdims=True)).T)
+    f = lambda t: energy_objective(t, z, y, unit, 2.0)  # noqa: E731
+    assert check_grad(lambda t: f(t)[0], lambda t: f(t)[1], [0.7, 0.4]) < 1e-6
+
+
+def test_energies_that_say_nothing_leave_one_temperature(calibrated_rows):
+    logits, y = calibrated_rows(3000, 3)
+    for energies in (np.full(3000, 7.0), np.random.default_rng(0).normal(size=3000)):
+        ours = EnergyTemperature().fit(2 * logits, y, energies).predict_proba(2 * logits, energies)
+        np.testing.assert_allclose(ours, TemperatureScaling().fit(2 * logits, y).predict_proba(2 * logits), atol=0.05)
+
+
+def test_no_text_is_trusted_more_than_the_most_trusted_fitting_row():
+    logits, y, energies = shifted_rows()
+    ours = EnergyTemperature().fit(logits, y, -energies)  # turned round: the temperature falls with the energy
+    assert ours.b_ < 0
+    far = ours._temperatures(np.array([1e3, 1e9]))
+    assert far.tolist() == [ours.lowest_] * 2
+    assert ours.lowest_ == pytest.approx(ours._temperatures(-energies).min())
+
+
+def test_energy_temperature_without_energies_is_refused(calibrated_rows):
+    logits, y = calibrated_rows(300, 2)
+    rows = Predictions(y, ("a", "b"), logits=logits)
+    with pytest.raises(EbmcalError, match="needs an energy for each row, and these predictions have none"):
+        EnergyTemperature().fit_predictions(rows)
+    fitted = EnergyTemperature().fit(logits, y, np.arange(300.0))
+    with pytest.raises(EbmcalError, match="energy for each row"):
+        fitted.apply(Predictions(np.full(300, -1), ("a", "b"), logits=logits))
+    with pytest.raises(EbmcalError, match="energies has 2 rows"):
+        fitted.predict_proba(logits, [1.0, 2.0])
