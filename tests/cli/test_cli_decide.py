@@ -76,7 +76,7 @@ def test_classes_in_another_order_are_the_same(model_dir, on, tmp_path):
 def test_another_calibrator_or_other_weights_make_the_rule_void(model_dir, on):
     run(model_dir, "--on", on, *ASKED)
     attach(model_dir, TemperatureScaling().fit_predictions(rows(seed=3)))
-    with pytest.raises(EbmcalError, match="fitted for another calibrator.*ebmcal decide"):
+    with pytest.raises(EbmcalError, match=r"fitted for another calibrator.*ebmcal decide"):
         attached_rule(model_dir)
     run(model_dir, "--on", on, *ASKED)
     weights = (model_dir / "model.safetensors").read_bytes()

@@ -113,7 +113,7 @@ def test_what_cannot_be_promised(promises, n, words):
 def test_a_model_that_is_wrong_everywhere_gets_no_rows_recommended():
     coin = rows(400)
     coin = Predictions(np.random.default_rng(3).integers(0, 2, 400), NAMES, logits=coin.logits)
-    with pytest.raises(EbmcalError, match="more of them would hardly help.*come near to is 0"):
+    with pytest.raises(EbmcalError, match=r"more of them would hardly help.*come near to is 0"):
         fit_rule(coin, max_error=0.1)
 
 
