@@ -3,6 +3,8 @@
 import ast
 import importlib
 import inspect
+import re
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -22,6 +24,34 @@ def test_dir_shows_the_list_and_nothing_else():
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_exists_and_says_what_it_is(name):
     assert inspect.getdoc(getattr(ebmcal, name))
+
+
+def names_in(module):
+    """The functions and classes that a package offers, with where they are."""
+    package = importlib.import_module(f"ebmcal.{module}")
+    return [
+        (f"{module}.{name}", getattr(package, name)) for name in package.__all__ if callable(getattr(package, name))
+    ]
+
+
+OFFERED = [(name, None) for name in NAMES]
+OFFERED += [
+    entry for module in ("metrics", "calibrators", "predictions", "decisions", "plots") for entry in names_in(module)
+]
+
+
+@pytest.mark.parametrize(("name", "thing"), OFFERED, ids=[name for name, _ in OFFERED])
+def test_every_name_has_an_example(name, thing):
+    """One that runs (`>>>`), or of what needs a model or a file, indented code."""
+    text = inspect.getdoc(thing or getattr(ebmcal, name)) or ""
+    blocks = re.findall(r"(?:^    .*(?:\n|$))+", text, re.M)
+    assert ">>> " in text or any(ast.parse(textwrap.dedent(block)).body for block in blocks), text
+
+
+@pytest.mark.parametrize(("name", "thing"), [entry for entry in names_in("metrics") if inspect.isfunction(entry[1])])
+def test_functions_of_arrays_say_their_shapes(name, thing):
+    arrays = {"labels", "logits", "probs", "scores", "energies"} & set(inspect.signature(thing).parameters)
+    assert not arrays or "[n" in inspect.getdoc(thing)
 
 
 def test_type_checkers_see_the_same_names():

@@ -40,7 +40,11 @@ DATA, MODEL, NOISE, TRAINING, RUN = "Data", "Encoder and methods", "Noise", "Tra
 
 
 class RunConfig(BaseModel):
-    """The settings of a run. Field names are the keys of the YAML file and, with dashes, the flags."""
+    """The settings of a run. Field names are the keys of the YAML file and, with dashes, the flags.
+
+    >>> RunConfig(methods="baseline, hidden", epochs=3).methods
+    ['baseline', 'hidden']
+    """
 
     model_config = ConfigDict(extra="forbid", validate_default=False, allow_inf_nan=False)
 

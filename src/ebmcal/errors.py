@@ -11,7 +11,14 @@ from collections.abc import Iterable, Iterator
 
 
 class EbmcalError(ValueError):
-    """A mistake the user can mend; its message says how. A ValueError, as scikit-learn and others expect."""
+    """A mistake the user can mend; its message says how. A ValueError, as scikit-learn and others expect.
+
+    >>> try:
+    ...     raise unknown_name("method", "hiden", ["hidden"])
+    ... except EbmcalError as error:
+    ...     print(error)
+    Unknown method 'hiden'. Did you mean 'hidden'? Known: hidden.
+    """
 
 
 class Interrupted(EbmcalError):

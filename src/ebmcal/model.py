@@ -74,6 +74,10 @@ class Model:
 
     Wherever it takes texts, it takes a list of texts or of (text, text) pairs, an iterator of them, or the path of a
     file (CSV, TSV, JSONL, Parquet), whose columns are named by keyword.
+
+        model = ebmcal.load("model")
+        p = model.predict([("a premise", "a hypothesis")])
+        p.probs, p.energies  # [n, C], [n]
     """
 
     classifier: EnergyClassifier

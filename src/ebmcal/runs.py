@@ -33,7 +33,13 @@ DATA_SETTINGS = ("train", "calibration", "test")
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder: its results, its models and what they predicted. Made by `run` and `open_run`."""
+    """A run folder: its results, its models and what they predicted. Made by `run` and `open_run`.
+
+    For example:
+
+        run = ebmcal.open_run("runs/mine")
+        run.results, run.advice, run.model("hidden"), run.predictions("hidden", "test")
+    """
 
     folder: Path
     owner: Any = None  # of a temporary folder, which lives as long as this object
@@ -108,7 +114,12 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """A run that was made before, by `run` or on the command line."""
+    """A run that was made before, by `run` or on the command line.
+
+    For example:
+
+        ebmcal.open_run("runs/mine").table()
+    """
     folder = Path(folder).expanduser()
     if not RunFolder(folder).config.is_file():
         raise EbmcalError(f"{folder} is not a run folder: it has no config.yaml. Give the output of a run.")
@@ -154,7 +165,12 @@ def run(
 def train(
     config: RunConfig | str | Path | None = None, *, progress: bool = False, shared_cache: bool = False, **settings: Any
 ) -> Run:
-    """The models of a `run`, without predictions and report; under torchrun its processes share the work."""
+    """The models of a `run`, without predictions and report; under torchrun its processes share the work.
+
+    For example:
+
+        model = ebmcal.train(train="mine.csv", methods=["hidden"], output="runs/mine").model("hidden")
+    """
     ready, folder, owner = _prepared(config, settings, shared_cache)
     train_only(ready, _reporter(folder, progress))
     return Run(folder.root, owner)

@@ -23,6 +23,8 @@ def run_benchmark(benchmark: Benchmark, make_reporter: MakeReporter = lambda log
     """Do what is not done yet of the chosen tasks; the results are written after each of them.
 
     `make_reporter` gets the log file of a run. Returns the outcome of every task of the file, chosen or not.
+
+        outcomes = run_benchmark(load_benchmark(Path("benchmarks/glue-small.yaml")))
     """
     errors: dict[str, str] = {}
     for number, task in enumerate(benchmark.chosen, start=1):

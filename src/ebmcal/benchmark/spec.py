@@ -97,6 +97,8 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
 
     `output` takes the place of the file's. Tasks that `only` does not name are kept with their settings alone: their
     data need not be here.
+
+        load_benchmark(Path("benchmarks/glue-small.yaml"), only=["rte"])
     """
     shared, mistakes = read_yaml(path), Mistakes()
     written, entries = shared.pop("output", None), shared.pop("tasks", None)

@@ -37,7 +37,12 @@ def write_results(output: Path, outcomes: Sequence[Outcome]) -> None:
 
 
 def paper_tables(outcomes: Sequence[Outcome]) -> list[Table]:
-    """Methods × test sets with their average, beside the published numbers; none while no cell is done or failed."""
+    """Methods × test sets with their average, beside the published numbers; none while no cell is done or failed.
+
+    For example:
+
+        print(*map(to_markdown, paper_tables(outcomes)))
+    """
     documents = [outcome.document for outcome in outcomes if outcome.document["rows"]]
     if not documents:
         return []

@@ -36,7 +36,12 @@ MAX_GAP = 1e6
 
 
 class FewRows(UserWarning):
-    """A calibrator was fitted on fewer rows than it needs."""
+    """A calibrator was fitted on fewer rows than it needs.
+
+    For example:
+
+        warnings.simplefilter("ignore", FewRows)
+    """
 
 
 class Calibrator:
@@ -44,6 +49,9 @@ class Calibrator:
 
     Learned by all: `n_classes_`, `classes_` (0..C-1), `n_rows_`, `label_names_` (None unless fitted on `Predictions`)
     and `fitted_on_`, hashes of the fitting rows.
+
+        calibrator = TemperatureScaling().fit(logits, y)  # [n, C], [n]
+        calibrator.predict_proba(others)  # [m, C] -> [m, C]
     """
 
     name: ClassVar[str]
@@ -222,7 +230,12 @@ class Calibrator:
 
 
 def advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
-    """Whether so many fitting rows are enough, in a sentence."""
+    """Whether so many fitting rows are enough, in a sentence.
+
+    >>> from ebmcal.calibrators import make_calibrator
+    >>> advice(make_calibrator("temperature"), n_rows=500, n_classes=2)
+    '500 rows are enough for temperature with 2 classes (at least 100).'
+    """
     wanted = calibrator.rows_wanted(n_classes)
     if n_rows >= wanted:
         return f"{n_rows} rows are enough for {calibrator.name} with {n_classes} classes (at least {wanted})."

@@ -25,7 +25,12 @@ SHARE_WITHOUT_IDS = 0.05
 
 
 class FittedOnJudgedRows(UserWarning):
-    """A calibrator is being judged on rows it was fitted on; the result flatters it."""
+    """A calibrator is being judged on rows it was fitted on; the result flatters it.
+
+    For example:
+
+        warnings.simplefilter("error", FittedOnJudgedRows)
+    """
 
 
 @dataclass(frozen=True)

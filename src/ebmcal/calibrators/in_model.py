@@ -38,7 +38,13 @@ DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
 
 @dataclass(frozen=True)
 class KeptCalibrator:
-    """A fitted calibrator, where it is kept, and what it did to the negative log-likelihood of its fitting rows."""
+    """A fitted calibrator, where it is kept, and what it did to the negative log-likelihood of its fitting rows.
+
+    For example:
+
+        kept = calibrate_folder("model", "calibration.parquet")
+        kept.nll_before, kept.nll_after
+    """
 
     calibrator: Calibrator
     path: Path
@@ -59,6 +65,8 @@ def calibrate_folder(
 
     `calibrator` is one, or a name that settings may follow, as in "scaling-binning:n_bins=15"; `fold` divides the last
     layer by the temperature instead. Needs no torch.
+
+        calibrate_folder("model", "calibration.parquet", "temperature")
     """
     unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     if fold and unfitted.name != "temperature":
@@ -113,7 +121,12 @@ def label_names(model_dir: Path) -> list[str] | None:
 
 
 def attach(model_dir: str | Path, calibrator: Calibrator) -> Path:
-    """Store a fitted calibrator in a model folder, in place of one that is there; returns the file."""
+    """Store a fitted calibrator in a model folder, in place of one that is there; returns the file.
+
+    For example:
+
+        attach("model", calibrator)
+    """
     path = model_folder(model_dir) / FILE_NAME
     write_json(path, {**calibrator.to_json(), "logits_divided_by": folded_temperature(model_dir)}, checked=True)
     return path
@@ -123,6 +136,8 @@ def attached(model_dir: str | Path) -> Calibrator | None:
     """The calibrator to apply to the logits of a model folder, or None.
 
     One that was fitted before a temperature was folded into the weights does not count: it is for other logits.
+
+        attached("model").predict_proba(logits)
     """
     path = Path(model_dir) / FILE_NAME
     if not path.exists():

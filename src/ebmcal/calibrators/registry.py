@@ -60,7 +60,13 @@ def _value_of(text: str) -> Any:
 
 
 def load_calibrator(path: str | Path) -> Calibrator:
-    """The calibrator that `save` wrote, predicting the same to the bit."""
+    """The calibrator that `save` wrote, predicting the same to the bit.
+
+    For example:
+
+        calibrator.save("calibrator.json")
+        load_calibrator("calibrator.json").predict_proba(logits)
+    """
     return calibrator_in(read_json(path), path)
 
 

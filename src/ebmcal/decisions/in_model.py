@@ -71,14 +71,24 @@ def decide(
 
 
 def attach_rule(model_dir: str | PathLike[str], rule: Rule) -> Path:
-    """Keep a rule in a model folder, in place of one that is there; returns the file."""
+    """Keep a rule in a model folder, in place of one that is there; returns the file.
+
+    For example:
+
+        attach_rule("model", rule)
+    """
     path = model_folder(Path(model_dir)) / RULE_FILE
     rule.write(path)
     return path
 
 
 def attached_rule(model_dir: str | PathLike[str]) -> Rule | None:
-    """The rule of a model folder, or None; refuses one that was fitted for another model or calibrator."""
+    """The rule of a model folder, or None; refuses one that was fitted for another model or calibrator.
+
+    For example:
+
+        attached_rule("model").decide(predictions)
+    """
     path = Path(model_dir) / RULE_FILE
     if not path.exists():
         return None

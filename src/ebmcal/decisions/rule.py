@@ -47,7 +47,13 @@ class Unusual:
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """What a rule says about n rows; None for what the rule has no part for."""
+    """What a rule says about n rows; None for what the rule has no part for.
+
+    For example:
+
+        found = rule.decide(predictions)
+        predictions.rows(found.answers)  # the rows that get an answer
+    """
 
     answers: np.ndarray | None  # [n] bool; False = abstain
     reasons: list[str]  # [n]; why it abstains, "" where it answers
@@ -72,6 +78,10 @@ class Rule:
 
     `model` and `calibrator` are fingerprints of what made the predictions it was fitted on, None where only a file of
     predictions was known; `calibrated_by` is what those predictions say of their calibrator.
+
+    >>> rule = Rule(("no", "yes"), 99, sets=LabelSets("split", 0.9, (0.7, 0.7)))
+    >>> rule.decide(Predictions([-1], ("no", "yes"), probs=[[0.1, 0.9]])).sets
+    [('yes',)]
     """
 
     label_names: tuple[str, ...]

@@ -35,6 +35,8 @@ def ece_classwise(
 ) -> float:
     """Expected calibration error, class-wise: the mean over classes of the error of P(y|x).
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> ece_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
     """
@@ -46,6 +48,8 @@ def ece_top_label(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = 20, binning: Binning = "width"
 ) -> float:
     """Expected calibration error of the predicted class's probability.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> ece_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
@@ -59,6 +63,8 @@ def ece_classwise_debiased(
 ) -> float:
     """`ece_classwise` less the part that comes from few rows in a bin; see `debiased_sums`.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
     """
@@ -70,6 +76,8 @@ def ece_top_label_debiased(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = 20, binning: Binning = "width"
 ) -> float:
     """`ece_top_label` less the part that comes from few rows in a bin; see `debiased_sums`.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
@@ -83,6 +91,8 @@ def mce_classwise(
 ) -> float:
     """Maximum calibration error, class-wise: the largest gap of any bin of any class.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
     """
@@ -94,6 +104,8 @@ def mce_top_label(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = 20, binning: Binning = "width"
 ) -> float:
     """Maximum calibration error of the predicted class's probability.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
@@ -238,7 +250,11 @@ def _mass_edges(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int) 
 
 @dataclass(frozen=True)
 class Bins:
-    """Reliability bins; every array has one entry a bin, `edges` one more. Empty bins hold NaN (and a count of 0)."""
+    """Reliability bins; every array has one entry a bin, `edges` one more. Empty bins hold NaN (and a count of 0).
+
+    >>> reliability_bins([0, 0], probs=[[0.9, 0.1], [0.9, 0.1]], n_bins=2).counts
+    array([0, 2])
+    """
 
     edges: np.ndarray
     counts: np.ndarray

@@ -15,6 +15,8 @@ from ebmcal.predictions.arrays import as_labels_and_probs
 def accuracy(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     """The share of rows whose most probable class is the label.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> accuracy([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]])
     0.5
     """
@@ -24,6 +26,8 @@ def accuracy(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
 def macro_f1(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     """The mean of the classes' F1, over the classes that occur as a label or as a prediction.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> round(macro_f1([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]]), 4)
     0.3333
     """
@@ -32,6 +36,8 @@ def macro_f1(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
 
 def matthews(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     """Matthews correlation between labels and predictions, of any number of classes; 0 where either is constant.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> matthews([1, 0], probs=[[0.2, 0.8], [0.9, 0.1]])
     1.0

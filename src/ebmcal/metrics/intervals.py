@@ -38,12 +38,21 @@ _SCORES = ("scores_a", "scores_b")
 
 
 class FewRowsWarning(UserWarning):
-    """There are too few rows for the number of bins: the figure is mostly noise."""
+    """There are too few rows for the number of bins: the figure is mostly noise.
+
+    For example:
+
+        warnings.simplefilter("error", FewRowsWarning)  # refuse such figures
+    """
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A value with a confidence interval and notes about it; NaN where something is not defined."""
+    """A value with a confidence interval and notes about it; NaN where something is not defined.
+
+    >>> Interval(0.5, 0.4, 0.6).value
+    0.5
+    """
 
     value: float
     low: float
@@ -78,6 +87,8 @@ def bootstrap(
     **options: Any,
 ) -> Interval:
     """A metric, by name or as a function `(labels, *, probs, **options) -> float`, with its bootstrap interval.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> interval = bootstrap("accuracy", [0, 1, 1, 0], probs=[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.6, 0.4]])
     >>> interval.low <= interval.value <= interval.high, interval.value
@@ -221,7 +232,11 @@ def summarize(
 
 @dataclass(frozen=True)
 class PairedTest:
-    """A difference, metric of a − metric of b, with its interval and the two-sided p-value of no difference."""
+    """A difference, metric of a − metric of b, with its interval and the two-sided p-value of no difference.
+
+    >>> PairedTest(difference=-0.1, low=-0.2, high=0.0, p_value=0.04).p_value
+    0.04
+    """
 
     difference: float
     low: float
@@ -249,6 +264,8 @@ def paired_test(
     """Compare two methods' probabilities of the same rows by a metric.
 
     Ranking metrics also take `scores_a` and `scores_b` (higher = more trusted), so that two scores can be compared.
+
+    Takes `labels` [n] and the probabilities of both, [n, C].
 
     >>> good, bad = [[0.9, 0.1]] * 20, [[0.6, 0.4]] * 20
     >>> test = paired_test("nll", [0] * 20, good, bad)

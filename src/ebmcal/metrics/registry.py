@@ -20,7 +20,11 @@ N_BINS = 20
 
 @dataclass(frozen=True)
 class Metric:
-    """A function `(labels, *, logits= | probs=, **options) -> float` and what is known about it."""
+    """A function `(labels, *, logits= | probs=, **options) -> float` and what is known about it.
+
+    >>> METRICS["nll"].function([0], probs=[[0.5, 0.5]]) == METRICS["nll"].function([1], probs=[[0.5, 0.5]])
+    True
+    """
 
     function: Callable[..., float]
     title: str  # may hold {bins}, {coverage}, {risk}

@@ -17,6 +17,8 @@ def nll(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     A probability of exactly 0 under a label counts as the smallest float64, 2.2e-308 (708 nats), so that the mean
     stays a number: probabilities that were rounded before they were written hold such zeros.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> round(nll([1], probs=[[0.5, 0.5]]), 4)
     0.6931
     """
@@ -25,6 +27,8 @@ def nll(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
 
 def brier(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     """Brier score: the mean over rows of Σ_y (P(y|x) − [label is y])², from 0 to 2 for any number of classes.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> brier([1], probs=[[0.5, 0.5]])
     0.5
@@ -41,6 +45,8 @@ def brier_decomposition(labels: Any, *, logits: Any = None, probs: Any = None, n
 
     exactly, with calibration = Σ_b n_b/n (acc_b − conf_b)² and refinement = Σ_b n_b/n acc_b (1 − acc_b). `brier` is
     the score of the forecast as given; it is close to `binned_brier` when the bins are narrow.
+
+    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> parts = brier_decomposition([0, 1], probs=[[0.9, 0.1], [0.9, 0.1]])
     >>> {name: round(value, 2) for name, value in parts.items()}

@@ -19,7 +19,11 @@ from ebmcal.predictions.arrays import as_labels_and_probs, as_scores, chunks
 
 @dataclass(frozen=True)
 class RiskCoverage:
-    """The risk-coverage curve: answering only rows with score ≥ threshold; one point a distinct score."""
+    """The risk-coverage curve: answering only rows with score ≥ threshold; one point a distinct score.
+
+    >>> risk_coverage([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]]).risk
+    array([0. , 0.5])
+    """
 
     coverage: np.ndarray  # share of rows answered, ascending, ends at 1
     risk: np.ndarray  # share of those answered that are wrong
@@ -28,6 +32,8 @@ class RiskCoverage:
 
 def risk_coverage(labels: Any, *, logits: Any = None, probs: Any = None, scores: Any = None) -> RiskCoverage:
     """The risk-coverage curve of the most probable class.
+
+    Takes `labels` [n], `probs` or `logits` [n, C]; `scores` [n] in place of the confidence.
 
     >>> risk_coverage([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]]).risk
     array([0. , 0.5])
@@ -41,6 +47,8 @@ def risk_coverage(labels: Any, *, logits: Any = None, probs: Any = None, scores:
 def aurc(labels: Any, *, logits: Any = None, probs: Any = None, scores: Any = None) -> float:
     """Area under the risk-coverage curve: the mean risk of answering the k most trusted rows, k = 1..n.
 
+    Takes `labels` [n], `probs` or `logits` [n, C]; `scores` [n] in place of the confidence.
+
     >>> aurc([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]])
     0.25
     """
@@ -49,6 +57,8 @@ def aurc(labels: Any, *, logits: Any = None, probs: Any = None, scores: Any = No
 
 def error_auroc(labels: Any, *, logits: Any = None, probs: Any = None, scores: Any = None) -> float:
     """The chance that a right row is trusted more than a wrong one (AUROC); NaN if all are right or all wrong.
+
+    Takes `labels` [n], `probs` or `logits` [n, C]; `scores` [n] in place of the confidence.
 
     >>> error_auroc([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]])
     1.0
@@ -61,6 +71,8 @@ def accuracy_at_coverage(
 ) -> float:
     """Accuracy on the most trusted share of rows (at least one row).
 
+    Takes `labels` [n], `probs` or `logits` [n, C]; `scores` [n] in place of the confidence.
+
     >>> accuracy_at_coverage([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]], coverage=0.5)
     1.0
     """
@@ -71,6 +83,8 @@ def coverage_at_risk(
     labels: Any, *, logits: Any = None, probs: Any = None, scores: Any = None, risk: float = 0.05
 ) -> float:
     """The largest share of rows that a threshold on the score can answer with at most this risk; 0 if there is none.
+
+    Takes `labels` [n], `probs` or `logits` [n, C]; `scores` [n] in place of the confidence.
 
     >>> coverage_at_risk([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]], risk=0.1)
     0.5

@@ -23,6 +23,8 @@ _HALVINGS = 9  # then one step along the chord: the result to about 1e-5
 def smooth_ece(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
     """Smooth calibration error of the predicted class's probability.
 
+    Takes `labels` [n] and `probs` or `logits` [n, C].
+
     >>> round(smooth_ece([0, 0], probs=[[0.75, 0.25], [0.25, 0.75]]), 2)
     0.25
     """

@@ -79,6 +79,9 @@ class EnergyClassifier(nn.Module):
     """Logits and energies of packed texts.
 
     `encoder` is the stock transformers model; `energy_head` has the weights of scalar or scaled-hidden, or is None.
+
+        model = EnergyClassifier(AutoModelForSequenceClassification.from_pretrained(folder), "hidden")
+        logits, energies = model(batch)  # [n, C] and [n], of packed texts
     """
 
     def __init__(self, encoder: nn.Module, energy: str = "hidden") -> None:

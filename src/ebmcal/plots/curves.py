@@ -32,7 +32,11 @@ NO_HISTORY = "No evaluations during training."
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a figure."""
+    """One line of a figure.
+
+    >>> Series("hidden", np.array([1, 2]), np.array([0.2, 0.1])).name
+    'hidden'
+    """
 
     name: str
     x: np.ndarray
@@ -52,18 +56,33 @@ def prepare_over_steps(histories: Iterable[tuple[str, History]], key: str, longe
 def prepare_tradeoff(
     histories: Iterable[tuple[str, History]], ece: str = "eval_ece_classwise", performance: str = "eval_accuracy"
 ) -> list[Series]:
-    """(method, history) pairs → accuracy (x) and calibration error (y) of every checkpoint, in the order of steps."""
+    """(method, history) pairs → accuracy (x) and calibration error (y) of every checkpoint, in the order of steps.
+
+    >>> history = [{"step": 1, "eval_ece_classwise": 0.1, "eval_accuracy": 0.8}]
+    >>> prepare_tradeoff([("hidden", history)])[0].x
+    array([0.8])
+    """
     found = [_series(name, history, performance, ece, 10**9) for name, history in histories]
     return [series for series in found if len(series.x)]
 
 
 def draw_ece_over_steps(data: Sequence[Series], ax: "Axes | None" = None, *, y: str = "ECE class-wise") -> "Axes":
-    """Test calibration error over training steps, a line for each method and seed."""
+    """Test calibration error over training steps, a line for each method and seed.
+
+    For example:
+
+        draw_ece_over_steps(prepare_over_steps([("hidden", history)], "eval_ece_classwise"))
+    """
     return _draw_lines(data, on_axes(ax), x="step", y=y)
 
 
 def draw_tradeoff(data: Sequence[Series], ax: "Axes | None" = None, *, y: str = "ECE class-wise") -> "Axes":
-    """Accuracy against ECE, a point a checkpoint, the last one ringed; good ones are low and to the right."""
+    """Accuracy against ECE, a point a checkpoint, the last one ringed; good ones are low and to the right.
+
+    For example:
+
+        draw_tradeoff(prepare_tradeoff([("hidden", history)]))
+    """
     ax = on_axes(ax)
     if not data:
         return say_empty(ax, NO_HISTORY)
@@ -93,7 +112,12 @@ def draw_tradeoff(data: Sequence[Series], ax: "Axes | None" = None, *, y: str = 
 
 
 def draw_noise_accuracy(data: Sequence[Series], ax: "Axes | None" = None) -> "Axes":
-    """How often the energy tells noise from data: one half is guessing, one means that the noise teaches no more."""
+    """How often the energy tells noise from data: one half is guessing, one means that the noise teaches no more.
+
+    For example:
+
+        draw_noise_accuracy(prepare_over_steps([("hidden", history)], "noise_accuracy"))
+    """
     ax = _draw_lines(data, on_axes(ax), x="step", y="share told apart", markers=False)
     if data:
         ax.set_ylim(min(0.45, *(float(series.y.min()) for series in data)), 1.02)
@@ -101,12 +125,21 @@ def draw_noise_accuracy(data: Sequence[Series], ax: "Axes | None" = None) -> "Ax
 
 
 def draw_terms(data: Sequence[Series], ax: "Axes | None" = None, *, title: str, y: str) -> "Axes":
-    """Any set of training curves of one method: the terms of its loss, or its energies."""
+    """Any set of training curves of one method: the terms of its loss, or its energies.
+
+    For example:
+
+        draw_terms(prepare_terms([history], LOSS_TERMS), title="Loss", y="nats")
+    """
     return _draw_lines(data, on_axes(ax), title=title, x="step", y=y, markers=False)
 
 
 def prepare_terms(histories: Iterable[History], terms: Mapping[str, str]) -> list[Series]:
-    """The curves of the `terms` (key → name in the legend) over the histories of one method's seeds."""
+    """The curves of the `terms` (key → name in the legend) over the histories of one method's seeds.
+
+    >>> prepare_terms([[{"step": 1, "cross_entropy": 0.7}]], {"cross_entropy": "labels"})[0].name
+    'labels'
+    """
     histories = list(histories)
     return [series for key, name in terms.items() for series in prepare_over_steps([(name, h) for h in histories], key)]
 
@@ -115,6 +148,10 @@ def prepare_risk_coverage(named: Mapping[str, Predictions], *, by: str = "confid
     """Coverage (x) and risk (y) of each set of predictions, ranked by "confidence" or by "energy" (low first).
 
     Sets without labels, or without energies when ranked by them, are left out; long curves keep `most` points.
+
+    >>> two = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.6, 0.4]])
+    >>> prepare_risk_coverage({"mine": two})[0].y
+    array([0. , 0.5])
     """
     from ebmcal.metrics import risk_coverage
 
@@ -131,7 +168,12 @@ def prepare_risk_coverage(named: Mapping[str, Predictions], *, by: str = "confid
 
 
 def draw_risk_coverage(data: list[Series], ax: "Axes | None" = None) -> "Axes":
-    """A line for each; lower is better, and the right end is the error on all texts."""
+    """A line for each; lower is better, and the right end is the error on all texts.
+
+    For example:
+
+        draw_risk_coverage(prepare_risk_coverage({"mine": predictions})).figure.savefig("risk.png")
+    """
     ax = on_axes(ax)
     if not data:
         return say_empty(ax, "No row has a label.")

@@ -20,7 +20,12 @@ NO_ENERGIES = "This model has no energies."
 
 @dataclass(frozen=True)
 class EntropyEnergy:
-    """Points of the scatter, thinned; `right` is 1 for a right prediction, 0 for a wrong one, -1 without a label."""
+    """Points of the scatter, thinned; `right` is 1 for a right prediction, 0 for a wrong one, -1 without a label.
+
+    For example:
+
+        data = prepare_entropy_energy(predictions)
+    """
 
     energies: np.ndarray  # [n]
     entropies: np.ndarray  # [n], nats
@@ -32,14 +37,23 @@ class EntropyEnergy:
 
 @dataclass(frozen=True)
 class EnergyHistogram:
-    """Shared edges and, for each set of texts, the share in each bin. Values outside count in the end bins."""
+    """Shared edges and, for each set of texts, the share in each bin. Values outside count in the end bins.
+
+    For example:
+
+        data = prepare_energy_histogram({"test": test, "noise": noise})
+    """
 
     edges: np.ndarray  # [B + 1]
     shares: dict[str, np.ndarray]  # name → [B]
 
 
 def prepare_entropy_energy(predictions: Predictions, most: int = 500, seed: int = 0) -> EntropyEnergy | None:
-    """Entropy of P(·|x) and energy of each text; at most `most` of them, drawn by `seed`. None without energies."""
+    """Entropy of P(·|x) and energy of each text; at most `most` of them, drawn by `seed`. None without energies.
+
+    >>> prepare_entropy_energy(Predictions([0], ("no", "yes"), logits=[[0.0, 0.0]], energies=[-1.0])).entropies.round(3)
+    array([0.693])
+    """
     if predictions.energies is None:
         return None
     energies, entropies = np.asarray(predictions.energies, dtype=np.float64), predictions.entropies()
@@ -56,7 +70,12 @@ def prepare_entropy_energy(predictions: Predictions, most: int = 500, seed: int 
 
 
 def prepare_energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30) -> EnergyHistogram | None:
-    """Histograms over common bins, from the 0.5th to the 99.5th percentile of all energies. None without energies."""
+    """Histograms over common bins, from the 0.5th to the 99.5th percentile of all energies. None without energies.
+
+    >>> two = Predictions([0, 1], ("no", "yes"), logits=[[2.0, 0.0], [0.0, 1.0]])
+    >>> prepare_energy_histogram({"test": two}) is None  # no energies
+    True
+    """
     found = {name: _finite(p.energies) for name, p in named.items() if p.energies is not None}
     found = {name: values for name, values in found.items() if len(values)}
     if not found:
@@ -69,7 +88,12 @@ def prepare_energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30)
 
 
 def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) -> "Axes":
-    """A point a text: circles for right predictions, crosses for wrong ones."""
+    """A point a text: circles for right predictions, crosses for wrong ones.
+
+    For example:
+
+        draw_entropy_energy(prepare_entropy_energy(predictions)).figure.savefig("entropy.png")
+    """
     ax = on_axes(ax)
     if data is None:
         return say_empty(ax, NO_ENERGIES)
@@ -100,7 +124,12 @@ def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) ->
 
 
 def draw_energy_histogram(data: EnergyHistogram | None, ax: "Axes | None" = None) -> "Axes":
-    """Outlines over each other, each with its own colour, dash and hatch."""
+    """Outlines over each other, each with its own colour, dash and hatch.
+
+    For example:
+
+        draw_energy_histogram(prepare_energy_histogram({"test": test, "noise": noise})).figure.savefig("energies.png")
+    """
     ax = on_axes(ax)
     if data is None:
         return say_empty(ax, NO_ENERGIES)

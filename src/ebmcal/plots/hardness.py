@@ -13,7 +13,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Hardness:
-    """A line of the figure: a source and a method."""
+    """A line of the figure: a source and a method.
+
+    For example:
+
+        prepare_hardness(run.document)[0].held_out
+    """
 
     name: str
     probe: float | None
@@ -22,7 +27,11 @@ class Hardness:
 
 
 def prepare_hardness(document: Mapping[str, Any]) -> list[Hardness]:
-    """Every source and method of a run's `metrics.json`."""
+    """Every source and method of a run's `metrics.json`.
+
+    >>> prepare_hardness({"noise": {}})
+    []
+    """
     sources = document.get("noise") or {}
     return [
         Hardness(f"{t.source}, {t.method}", sources[t.source].get("probe"), t.training, t.held_out)
@@ -32,7 +41,12 @@ def prepare_hardness(document: Mapping[str, Any]) -> list[Hardness]:
 
 
 def draw_hardness(data: Sequence[Hardness], ax: "Axes | None" = None) -> "Axes":
-    """A row for each source and method; the grey band is neither too easy nor too hard."""
+    """A row for each source and method; the grey band is neither too easy nor too hard.
+
+    For example:
+
+        draw_hardness(prepare_hardness(run.document)).figure.savefig("hardness.png")
+    """
     ax = on_axes(ax)
     if not data:
         return say_empty(ax, "This run used no noise.")

@@ -23,7 +23,12 @@ CLASS_AXES = ("P(label | text)", "share with the label")
 
 @dataclass(frozen=True)
 class Reliability:
-    """One reliability plot: bins (None without labelled rows), the share of rows in each, and the two means."""
+    """One reliability plot: bins (None without labelled rows), the share of rows in each, and the two means.
+
+    For example:
+
+        prepare_reliability(predictions).bins.accuracy  # [n_bins]
+    """
 
     name: str
     bins: "Bins | None"
@@ -54,7 +59,12 @@ def prepare_reliability(predictions: Predictions, name: str = "", n_bins: int = 
 
 
 def prepare_class_reliability(predictions: Predictions, n_bins: int = 10, most: int = 6) -> list[Reliability]:
-    """Class-wise bins of each label: P(label|x) against how often it is the label. The `most` frequent labels only."""
+    """Class-wise bins of each label: P(label|x) against how often it is the label. The `most` frequent labels only.
+
+    >>> two = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.2, 0.8]])
+    >>> [data.name for data in prepare_class_reliability(two)]
+    ['no', 'yes']
+    """
     from ebmcal import metrics
 
     rows = labelled_rows(predictions)
@@ -73,7 +83,12 @@ def prepare_class_reliability(predictions: Predictions, n_bins: int = 10, most: 
 
 
 def draw_reliability(data: Reliability, ax: "Axes | None" = None, *, histogram: bool = True) -> "Axes":
-    """Bars of accuracy with intervals, the gap to the confidence hatched, the diagonal, and the histogram under it."""
+    """Bars of accuracy with intervals, the gap to the confidence hatched, the diagonal, and the histogram under it.
+
+    For example:
+
+        draw_reliability(prepare_reliability(predictions, "mine")).figure.savefig("reliability.png")
+    """
     ax = on_axes(ax, (4.0, 4.4))
     if data.bins is None:
         return say_empty(ax, "No row has a label.")
@@ -91,7 +106,12 @@ def draw_reliability(data: Reliability, ax: "Axes | None" = None, *, histogram: 
 
 
 def draw_confidence_histogram(data: Reliability, ax: "Axes | None" = None) -> "Axes":
-    """The share of texts at each confidence; lines mark the mean confidence and the accuracy."""
+    """The share of texts at each confidence; lines mark the mean confidence and the accuracy.
+
+    For example:
+
+        draw_confidence_histogram(prepare_reliability(predictions))
+    """
     ax = on_axes(ax, (4.0, 1.6))
     if data.bins is None:
         return say_empty(ax, "No row has a label.")

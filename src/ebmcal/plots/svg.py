@@ -32,7 +32,12 @@ _NAMED_GROUPS = re.compile(
 
 
 def to_svg(figure: "Figure", key: str, description: str = "") -> str:
-    """The `<svg>` element. `key` must differ between figures of one page: ids are made from it."""
+    """The `<svg>` element. `key` must differ between figures of one page: ids are made from it.
+
+    For example:
+
+        Path("mine.svg").write_text(to_svg(ax.figure, "mine", "What the picture shows, in words."))
+    """
     buffer = io.StringIO()
     with _settings(key):
         figure.savefig(buffer, format="svg", transparent=True, metadata=_NOTHING)

@@ -17,6 +17,8 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
     """Write the report of a run folder, to its `report.html` unless `out` says otherwise, and return where it is.
 
     A half-finished run gives a report that says what is missing; a damaged file is an `EbmcalError` that names it.
+
+        ebmcal.write_report("runs/mine", "mine.html")
     """
     from ebmcal.report.html import render
     from ebmcal.report.material import read_run
@@ -30,7 +32,12 @@ def write_report(run_dir: str | Path, out: str | Path | None = None) -> Path:
 
 
 def report_text(run_dir: str | Path, form: str) -> str:
-    """The tables of a run folder as one text: `form` is "markdown", "latex" (the paper's layout) or "json"."""
+    """The tables of a run folder as one text: `form` is "markdown", "latex" (the paper's layout) or "json".
+
+    For example:
+
+        print(report_text("runs/mine", "markdown"))
+    """
     from ebmcal.report import plain
 
     return plain.report_text(run_dir, form)
@@ -45,6 +52,8 @@ def write_evaluation_report(
     """Write the report of prediction files alone: name → predictions, the first (or "baseline") beside the others.
 
     `document` is a `metrics.json` document whose methods are the names; without it the metrics are computed here.
+
+        write_evaluation_report("mine.html", {"ours": ours, "theirs": theirs})
     """
     from ebmcal.report.html import render
     from ebmcal.report.material import Material, Subject

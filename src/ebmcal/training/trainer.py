@@ -29,6 +29,9 @@ class JointTrainer(MicroBatchTrainer):
     """Trains an `EnergyClassifier` by a `Method` over a `TrainingPlan`.
 
     `evaluation` maps the model to a dictionary of figures; it is called whenever the Trainer evaluates.
+
+        trainer = JointTrainer(model, method=METHODS["hidden"], settings=Settings(), collator=collator, args=arguments)
+        trainer.train()
     """
 
     control: Any  # the Trainer's own
