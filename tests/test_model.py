@@ -1,6 +1,7 @@
 """A model on texts: whatever they come in, the calibrator that is kept with it, and a temperature in its weights."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -254,6 +255,32 @@ def test_what_save_and_calibrate_refuse(folder, held_out, tmp_path):
         model.calibrate(other)
     with pytest.raises(EbmcalError, match="Unknown calibrator 'temprature'"):
         model.calibrate(held_out, "temprature")
+    with pytest.raises(EbmcalError, match="predictions for the training rows"):
+        model.calibrate(replace(model.predict(held_out), meta={"split": "train"}))
+    model.calibrate(replace(model.predict(held_out), meta={"split": "train"}), allow_mismatch=True)
+    with pytest.raises(EbmcalError, match=r"held_out: the labels are all of one class \(bad\)"):
+        model.calibrate((SENTENCES, ["bad"] * len(SENTENCES)))
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are few", "ignore:.*did not settle")
+def test_a_temperature_by_energy_is_applied_by_the_model(folder, held_out, tmp_path):
+    model = load(folder).calibrate(held_out, "energy-temperature")
+    model.save(tmp_path / "saved")
+    again, plain = load(tmp_path / "saved").predict(TEXTS), load(folder).predict(TEXTS)
+    np.testing.assert_array_equal(again.probs, model.calibrator.predict_proba(plain.logits, plain.energies))
+    assert again.meta["calibrator"]["name"] == "energy-temperature"
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are few")
+def test_calibrating_a_folded_model_again_does_not_apply_the_temperature_twice(folder, held_out, tmp_path):
+    model = load(folder).calibrate(held_out)
+    folded = load(model.save(tmp_path / "folded", fold=True))
+    with pytest.raises(EbmcalError, match="apply a temperature twice"):
+        folded.calibrate(load(folder).predict(held_out))
+    again = folded.calibrate(held_out)
+    assert again.calibrator.temperature_ == pytest.approx(1, rel=1e-3)
+    again.save(tmp_path / "folded")
+    np.testing.assert_allclose(load(tmp_path / "folded").predict_proba(TEXTS), model.predict_proba(TEXTS), atol=1e-4)
 
 
 def test_what_is_no_classifier(folder, tmp_path):

@@ -21,6 +21,7 @@ from transformers import AutoTokenizer
 
 from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
 from ebmcal.calibrators.base import logits_in
+from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature, require_same_fold
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
@@ -160,15 +161,24 @@ class Model:
             text, pair = card.get("text_column"), card.get("text_pair_column")
         return Columns(text or "text", pair, label)
 
-    def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: Any) -> "Model":
+    def calibrate(
+        self,
+        held_out: Any,
+        calibrator: str | Calibrator = "temperature",
+        *,
+        allow_mismatch: bool = False,
+        **columns: Any,
+    ) -> "Model":
         """The same model with a calibrator fitted on labelled rows that it was not trained on.
 
         `held_out` is this model's own `Predictions`, uncalibrated and with labels, or anything that `predict` takes,
-        with a label for each text (column `label`, unless `label_column` names another).
+        with a label for each text (column `label`, unless `label_column` names another). Predictions that say they are
+        of the training rows or of another model are refused unless `allow_mismatch`.
         """
         if not isinstance(held_out, Predictions):
             held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | columns)
         self._require_own(held_out)
+        require_held_out(held_out.labelled(), self.folder, "held_out", allow_mismatch=allow_mismatch)
         unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
         return replace(self, calibrator=unfitted.fit_predictions(held_out), fitted_rule=None)
 

@@ -19,6 +19,9 @@ and `ood_<name>` (other text, labels optional).
 from dataclasses import dataclass
 from pathlib import Path
 
+#: In a model folder: what the model is (energy, and of a run's models task, method and seed).
+CARD_FILE = "ebmcal.json"
+
 
 @dataclass(frozen=True)
 class Cell:

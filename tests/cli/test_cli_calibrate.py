@@ -118,6 +118,67 @@ def test_predictions_of_something_else_are_refused(model_dir, tmp_path, changes,
     assert attached(model_dir) is None
 
 
+def write_card(model_dir, **changes):
+    card = {"task": "reviews", "method": "hidden", "seed": 1} | changes
+    (model_dir / "ebmcal.json").write_text(json.dumps(card))
+
+
+ABOUT = {"task": "reviews", "method": "hidden", "seed": 1, "split": "calibration"}
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ({"split": "train"}, "predictions for the training rows"),
+        ({"method": "baseline"}, "another model: method baseline, not hidden"),
+        ({"seed": 2, "task": "tweets"}, "another model: task tweets, not reviews, seed 2, not 1"),
+    ],
+)
+def test_a_file_that_says_what_it_is_must_fit(model_dir, tmp_path, said, words):
+    write_card(model_dir)
+    rows(meta=ABOUT | said).write(tmp_path / "p.parquet")
+    with pytest.raises(EbmcalError, match=words) as refusal:
+        run(model_dir, "--on", tmp_path / "p.parquet")
+    assert "--allow-mismatch" in str(refusal.value)
+    assert attached(model_dir) is None
+    run(model_dir, "--on", tmp_path / "p.parquet", "--allow-mismatch")
+    assert attached(model_dir) is not None
+
+
+def test_the_models_own_calibration_split_fits(model_dir, tmp_path):
+    write_card(model_dir)
+    for meta in (ABOUT, {}, {"model": str(model_dir)}, {"model": "gone"}):
+        rows(meta=meta).write(tmp_path / "p.parquet")
+        run(model_dir, "--on", tmp_path / "p.parquet")
+
+
+def test_predictions_that_name_the_folder_of_another_model_are_refused(model_dir, tmp_path):
+    write_card(model_dir)
+    other = write_config(tmp_path / "other")
+    write_card(other, method="scalar")
+    rows(meta={"model": str(other)}).write(tmp_path / "p.parquet")
+    with pytest.raises(EbmcalError, match="method scalar, not hidden"):
+        run(model_dir, "--on", tmp_path / "p.parquet")
+
+
+def test_rows_of_one_class_are_refused(model_dir, tmp_path):
+    same = rows()
+    same.rows(np.flatnonzero(same.labels == 2)).write(tmp_path / "one.csv")
+    for options in ((), ("--allow-mismatch",)):
+        with pytest.raises(EbmcalError, match=r"all of one class \(pos\)"):
+            run(model_dir, "--on", tmp_path / "one.csv", *options)
+    assert attached(model_dir) is None
+
+
+def test_energy_temperature_is_kept_and_asks_for_energies(model_dir, on, tmp_path):
+    with pytest.raises(EbmcalError, match="needs an energy for each row"):
+        run(model_dir, "--on", on, "--calibrator", "energy-temperature")
+    rows(energies=np.arange(800.0)).write(tmp_path / "energies.csv")
+    result = run(model_dir, "--on", tmp_path / "energies.csv", "--calibrator", "energy-temperature")
+    assert "at the mean energy" in result.stdout
+    assert attached(model_dir).name == "energy-temperature"
+
+
 def test_mistakes_are_refused(model_dir, tmp_path, on):
     with pytest.raises(EbmcalError, match=r"no config\.json"):
         run(tmp_path, "--on", on)

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.calibrators.base import Calibrator, logits_in
+from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.registry import calibrator_in, make_calibrator
 from ebmcal.calibrators.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError, errors_of
@@ -60,24 +61,27 @@ def calibrate_folder(
     calibrator: str | Calibrator = "temperature",
     *,
     fold: bool = False,
+    allow_mismatch: bool = False,
 ) -> KeptCalibrator:
     """Fit a calibrator on a model's predictions for labelled rows it was not trained on, and keep it in its folder.
 
     `calibrator` is one, or a name that settings may follow, as in "scaling-binning:n_bins=15"; `fold` divides the last
-    layer by the temperature instead. Needs no torch.
+    layer by the temperature instead. `allow_mismatch` takes predictions that say they are of the training rows or of
+    another model. Needs no torch.
 
         calibrate_folder("model", "calibration.parquet", "temperature")
     """
     unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     if fold and unfitted.name != "temperature":
         raise EbmcalError(f"--fold divides the last layer by one number: it needs temperature, not {unfitted.name}.")
-    rows = held_out_rows(on, model_folder(model_dir))
+    rows = held_out_rows(on, model_folder(model_dir), allow_mismatch=allow_mismatch)
     if not fold:
         require_same_fold(rows, folded_temperature(model_dir), model_dir)
     fitted = unfitted.fit_predictions(rows)
     folded = tuple(attach_folded(model_dir, fitted)) if fold else ()
     path = Path(model_dir) / FOLDED_NAME if fold else attach(model_dir, fitted)
-    before, after = (nll(rows.labels, probs=p) for p in (rows.probs, fitted.predict_proba(logits_in(rows))))
+    calibrated = fitted.predict_proba(logits_in(rows), rows.energies)
+    before, after = (nll(rows.labels, probs=p) for p in (rows.probs, calibrated))
     return KeptCalibrator(fitted, path, rows.n_rows, before, after, folded)
 
 
@@ -90,8 +94,10 @@ def require_same_fold(rows: Predictions, folded: float | None, model: object) ->
         )
 
 
-def held_out_rows(on: Predictions | str | PathLike[str], model_dir: Path) -> Predictions:
-    """The labelled rows, with the model's classes in the model's order; not calibrated already."""
+def held_out_rows(
+    on: Predictions | str | PathLike[str], model_dir: Path, *, allow_mismatch: bool = False
+) -> Predictions:
+    """The labelled rows, with the model's classes in the model's order; not calibrated already, and held out."""
     rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on), on)
     names = label_names(model_dir)
     if rows.meta.get("calibrator"):
@@ -106,7 +112,9 @@ def held_out_rows(on: Predictions | str | PathLike[str], model_dir: Path) -> Pre
             )
         rows = on.in_order(names) if isinstance(on, Predictions) else Predictions.read(on, label_names=names)
     with errors_of(where):
-        return rows.labelled()
+        rows = rows.labelled()
+    require_held_out(rows, model_dir, where, allow_mismatch=allow_mismatch)
+    return rows
 
 
 def label_names(model_dir: Path) -> list[str] | None:

@@ -16,6 +16,9 @@ def calibrate(
         str, typer.Option(help="Which one; settings may follow, as in scaling-binning:n_bins=15.")
     ] = "temperature",
     fold: Annotated[bool, typer.Option("--fold", help="Divide the model's last layer by the temperature.")] = False,
+    allow_mismatch: Annotated[
+        bool, typer.Option("--allow-mismatch", help="Take a file that says it is of training rows or another model.")
+    ] = False,
 ) -> None:
     """Fit a calibrator on predictions and store it in the model folder."""
     from ebmcal.calibrators import calibrate_folder
@@ -23,7 +26,7 @@ def calibrate(
     from ebmcal.cli.notices import as_notices
 
     with as_notices():
-        kept = calibrate_folder(model_dir, on, calibrator, fold=fold)
+        kept = calibrate_folder(model_dir, on, calibrator, fold=fold, allow_mismatch=allow_mismatch)
     note = f" ({kept.calibrator.note})" if kept.calibrator.note else ""
     typer.echo(
         f"{kept.calibrator.name}{note} fitted on {kept.n_rows:,} rows of {on}: NLL {kept.nll_before:.4f} → "

@@ -19,10 +19,10 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
 from ebmcal.models.packing import Pack, classify_packed, classify_padded, packs, use_packing
+from ebmcal.runfolder import CARD_FILE as CARD_FILE
 from ebmcal.storage.atomic import read_json, write_json
 
 HEAD_FILE = "energy_head.safetensors"
-CARD_FILE = "ebmcal.json"
 
 
 class EnergyHead(nn.Linear):
