@@ -293,6 +293,16 @@ def differences(there: RunConfig, wanted: RunConfig) -> list[str]:
     return [f"{k}: there {old[k]}, now {new[k]}" for k in new if old[k] != new[k]]
 
 
+def added(there: RunConfig, config: RunConfig) -> dict[str, Any]:
+    """What a run folder has after a call with another config: a call adds cells, it does not take any away.
+
+    >>> added(RunConfig(seeds=[1]), RunConfig(seeds=[2]))["seeds"]
+    [1, 2]
+    """
+    lists = {name: [*getattr(there, name), *getattr(config, name)] for name in ("methods", "seeds", "posthoc")}
+    return {name: list(dict.fromkeys(both)) for name, both in lists.items()} | {"ood": there.ood | config.ood}
+
+
 def fixed_settings(config: RunConfig) -> dict[str, Any]:
     """The settings that may not change between two calls on one run folder."""
     return {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE | BY_CONTENT}

@@ -31,7 +31,7 @@ from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.energies import ENERGIES
-from ebmcal.models.loading import check_folder, quiet
+from ebmcal.models.loading import best_device, check_folder, quiet
 from ebmcal.models.packing import longest_text
 from ebmcal.models.scoring import predict
 from ebmcal.models.tokens import Row, tokenize_in_memory
@@ -63,7 +63,7 @@ def load(name: str | Path, *, device: str | None = None) -> "Model":
     check_folder(f"The model folder {folder}", folder)
     _require_classifier(folder)
     classifier = EnergyClassifier.from_pretrained(folder)
-    classifier.to(device or ("cuda" if torch.cuda.is_available() else "cpu")).eval()
+    classifier.to(device or best_device()).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
     max_length = _max_length(folder, tokenizer, classifier)
     return Model(classifier, tokenizer, folder, max_length, folded_temperature(folder), attached(folder))

@@ -2,6 +2,7 @@
 
 import shutil
 from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,8 @@ from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import encode
 from ebmcal.noise.supply import Fresh
 from ebmcal.pipeline import stages as pipeline
-from ebmcal.pipeline.run_noise import make_noise, noise_wanted
-from ebmcal.pipeline.stages import prepare, read_document, run
+from ebmcal.pipeline.run_noise import make_noise, n_held_out, noise_wanted
+from ebmcal.pipeline.stages import prepare, read_document, run, train_only
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
@@ -227,3 +228,19 @@ def test_a_noise_lm_that_reads_labels_is_told_another(make):
     rows = list(source.store.rows())
     assert rows
     assert all(row["told"] in data.label_names and row["told"] != own[row["source_id"]] for row in rows)
+
+
+@pytest.mark.parametrize(("n_test", "n"), [(10, 50), (120, 120), (5000, 500)])
+def test_held_out_noise_is_about_as_much_as_there_are_test_rows(n_test, n, monkeypatch):
+    monkeypatch.setattr("ebmcal.pipeline.run_noise.HELD_OUT", 500)
+    assert n_held_out(SimpleNamespace(splits={"test": range(n_test)})) == n
+
+
+def test_another_file_of_noise_is_another_run(files, encoder_folder, tmp_path):
+    """The config says the same; what the trainings would see does not."""
+    far = write_csv(tmp_path / "far.csv", [(f"text {i} from elsewhere",) for i in range(9)], columns=("text",))
+    config = settings(files, encoder_folder, tmp_path, noise=f"far:{far}", methods=["hidden"], steps=2)
+    train_only(config, Lines())
+    write_csv(far, [(f"another text {i}",) for i in range(9)], columns=("text",))
+    with pytest.raises(EbmcalError, match=r"of far:.*far\.csv have changed since"):
+        train_only(config, Lines())

@@ -441,3 +441,33 @@ def test_a_refused_call_leaves_the_config_of_the_folder_alone(finished, files, e
     with pytest.raises(EbmcalError, match="--fsdp divides a model among processes"):
         run(settings(files, encoder_folder, folder.root.parent, fsdp=True), Reporter())
     assert {path: path.stat().st_mtime_ns for path in folder.documents()} == before
+
+
+def test_a_call_adds_to_what_is_there(finished, files, encoder_folder, tmp_path, no_report, monkeypatch):
+    """Another seed of one method, without posthoc, on a folder of two methods: nothing of theirs is lost."""
+    devices = []
+    monkeypatch.setattr("ebmcal.pipeline.cell.best_device", lambda: devices.append("cpu") or "cpu")
+    shutil.copytree(finished[0].root, tmp_path / "run")
+    before = read_document(finished[0])
+    books = write_csv(tmp_path / "books.csv", [(text,) for text in SENTENCES[:9]], columns=("text",))
+    changes = {"methods": ["baseline"], "seeds": [2], "posthoc": ["isotonic"], "ood": {"books": books}}
+    again = partial(run, settings(files, encoder_folder, tmp_path, **changes))
+    folder = again(Reporter())
+    document, recorded = read_document(folder), yaml.safe_load(folder.config.read_text())
+    cells = {(row["method"], row["seed"]) for row in document["rows"]}
+    assert cells == {("baseline", 1), ("hidden", 1), ("baseline", 2)}
+    assert (recorded["methods"], recorded["seeds"]) == (["baseline", "hidden"], [1, 2])
+    assert recorded["posthoc"] == ["temperature", "isotonic"]
+    assert document["seeds"] == [1, 2]
+    assert document["training"]["hidden-seed1"] == before["training"]["hidden-seed1"]
+    assert (document["noise"], document["noise_source"]) == (before["noise"], before["noise_source"])
+    assert devices == ["cpu"]
+
+    first = folder.predictions(Cell("baseline", 2), "ood_books").read_bytes()
+    write_csv(books, [(text,) for text in SENTENCES[9:20]], columns=("text",))
+    lines = Lines()
+    again(lines)
+    assert "baseline-seed2: the texts of ood_books are others than before: predicted again" in lines.lines
+    assert folder.predictions(Cell("baseline", 2), "ood_books").read_bytes() != first
+    again(lines := Lines())
+    assert not [line for line in lines.lines if "again" in line]

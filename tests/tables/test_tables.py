@@ -416,3 +416,10 @@ def test_example_tables_cut_long_texts():
     assert max(len(e.text()) for e in table.column("text")) <= 301
     assert "→" not in table.column("posterior")[0].text(), "no baseline, no arrow"
     tables.to_markdown(table)
+
+
+def test_detection_of_some_texts_alone():
+    found = {"hidden-seed1": {"noise by energy": {"auroc": 0.9}, "ood_books by energy": {"auroc": 0.8}}}
+    assert [row.entries[1].value for row in tables.detection_table({"detection": found}, of="ood_").rows] == [
+        "ood_books by energy"
+    ]

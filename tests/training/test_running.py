@@ -1,9 +1,13 @@
 """The precision of a training: what the CPU says of itself is tried before it is believed."""
 
+import signal
+import threading
+
 import pytest
 
 from ebmcal.errors import EbmcalError
 from ebmcal.training import running
+from ebmcal.training.callbacks import StopOnSignal
 
 
 def test_the_trial_runs_bfloat16_and_is_kept_for_other_processes(monkeypatch):
@@ -30,3 +34,21 @@ def test_auto_takes_bfloat16_where_it_is_quicker(monkeypatch, gain, taken):
     assert running.uses_bf16("auto") == taken
     assert not running.uses_bf16("fp32")
     assert running.uses_bf16("bf16")
+
+
+def test_outside_of_the_main_thread_signals_are_left_alone():
+    """Python lets the main thread alone set handlers: a server or a notebook may train in another one."""
+    before, errors = signal.getsignal(signal.SIGINT), []
+
+    def work():
+        try:
+            with StopOnSignal() as stopper:
+                assert not stopper.stopped
+        except ValueError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert not errors
+    assert signal.getsignal(signal.SIGINT) is before

@@ -54,7 +54,7 @@ def sample_config(
     chosen = _engine(engine or "here", ray_address, ray_workers)
     if store and store.exists() and not store.is_dir():
         raise EbmcalError(f"--store {store} is a file; give a folder.")
-    from ebmcal.pipeline.run_noise import fill_noise_store, fit_noise_lm
+    from ebmcal.pipeline.run_noise import fill_noise_store, fit_noise_lm, n_held_out, noise_wanted
     from ebmcal.pipeline.stages import prepare
     from ebmcal.progress import Console
 
@@ -65,7 +65,8 @@ def sample_config(
         raise EbmcalError(f"--store takes the texts of one source; noise names {', '.join(p.name for p in parts)}.")
     for part in parts:
         lm, card = fit_noise_lm(resolved, part, data, reporter)
-        filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=count, folder=store, engine=chosen)
+        wanted = count or noise_wanted(resolved, part, len(train)) + n_held_out(data)
+        filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=wanted, folder=store, engine=chosen)
         typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
 
 

@@ -15,7 +15,7 @@ def run_config(config: RunConfig) -> None:
 
     from ebmcal.cli.notices import as_notices
     from ebmcal.runs import run
-    from ebmcal.tables import compact, list_test_sets, paired_table, summary_table, to_rich
+    from ebmcal.tables import compact, detection_table, list_test_sets, paired_table, summary_table, to_rich
 
     config.require_output()
     with as_notices():
@@ -29,6 +29,9 @@ def run_config(config: RunConfig) -> None:
         console.print(to_rich(table if wide else compact(table), narrow=not wide))
     if document["paired"]:
         console.print(to_rich(paired_table(document)))
+    others = detection_table(document, of="ood_")
+    if others.rows:
+        console.print(to_rich(others))
     for sentence in (document.get("advice") or {}).get("sentences", ()):
         console.print(sentence, highlight=False)
     console.print(f"Open {finished.report} in a browser.", highlight=False, soft_wrap=True)

@@ -176,6 +176,11 @@ def check_folder(what: str, folder: Path) -> None:
         )
 
 
+def best_device() -> str:
+    """Where models compute unless told otherwise: on a GPU, where there is one."""
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
 class quiet:
     """Silence the bars of transformers and its expected 'newly initialised head' report."""
 

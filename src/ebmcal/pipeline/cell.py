@@ -6,7 +6,7 @@ The model folder appears whole or not at all; model and predictions have checksu
 import json
 import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,11 +20,12 @@ from ebmcal.data import TaskData, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
-from ebmcal.models.loading import load_encoder, load_tokenizer, quiet
+from ebmcal.models.loading import best_device, load_encoder, load_tokenizer, quiet
 from ebmcal.models.scoring import predict, score
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
 from ebmcal.pipeline.run_noise import Noise
+from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, write_text
@@ -61,30 +62,43 @@ class CellWork:
         return self.noise if method.uses_noise else None
 
 
-def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> dict[str, Any]:
-    """Train and predict what is missing of a cell; returns what is known of its training."""
+def training_facts(folder: RunFolder, cell: Cell) -> dict[str, Any]:
+    """What the card of a model says of its training."""
+    return read_json(folder.model(cell) / CARD_FILE)["training"]
+
+
+def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter) -> None:
+    """Train and predict what is missing of a cell."""
     model_folder = folder.model(cell)
     ensure_trained(folder, cell, work, reporter)
     wanted = _wanted_splits(work)
     missing = [split for split in wanted if not is_predicted(folder, cell, split)]
     _say_lost(folder, cell, missing, reporter)
-    check_unfolded(folder, [cell], missing)
+    other = [s for s in wanted if s not in missing and _is_of_other_texts(folder.predictions(cell, s), s, work)]
+    for split in other:
+        reporter.say(f"{cell.name}: the texts of {split} are others than before: predicted again")
+    missing += other
+    check_unfolded(folder, cell, missing)
     if missing:
-        model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code)
+        model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code).to(best_device())
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter)
-    return read_json(model_folder / CARD_FILE)["training"]
 
 
-def check_unfolded(folder: RunFolder, cells: Iterable[Cell], splits: Iterable[str]) -> None:
+def _is_of_other_texts(path: Path, split: str, work: CellWork) -> bool:
+    """Whether predictions on texts from elsewhere are of another file than the one that is given now."""
+    if not split.startswith("ood_"):  # the others belong to the folder, which refuses others
+        return False
+    return Predictions.read(path).meta.get("texts", now := work.extra[split.removeprefix("ood_")].fingerprint) != now
+
+
+def check_unfolded(folder: RunFolder, cell: Cell, missing: Sequence[str]) -> None:
     """Refuse predictions by a model into which a temperature was folded: they would not be those of the training."""
-    for cell in (c for c in cells if _is_folded(folder.model(c))):
-        missing = [split for split in splits if not is_predicted(folder, cell, split)]
-        if missing and is_trained(folder, cell):
-            raise EbmcalError(
-                f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would "
-                f"not be those of the trained model. Move {folder.model(cell)} away: the same command trains it again."
-            )
+    if missing and _is_folded(folder.model(cell)) and is_trained(folder, cell):
+        raise EbmcalError(
+            f"{cell.name}: a temperature was folded into the model, so predictions for {', '.join(missing)} would not "
+            f"be those of the trained model. Move {folder.model(cell)} away: the same command trains it again."
+        )
 
 
 def _is_folded(model: Path) -> bool:
@@ -254,6 +268,8 @@ def _predict_split(
 ) -> None:
     table, chosen, labels, ids, texts = _inputs(split, work, reporter)
     meta = {"task": work.data.task_name, "method": cell.method, "seed": cell.seed, "split": split}
+    if split.startswith("ood_"):
+        meta["texts"] = work.extra[split.removeprefix("ood_")].fingerprint
     with reporter.stage(f"{cell.name} on {split}", len(texts)) as advance:
         predictions = predict(
             model, table, labels=labels, label_names=work.data.label_names, texts=texts, progress=advance,

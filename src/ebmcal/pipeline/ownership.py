@@ -4,29 +4,39 @@ config.yaml and fingerprints.json vouch for each other, and the cards of finishe
 """
 
 import contextlib
+from collections.abc import Mapping
 
-from ebmcal.config import RunConfig, differences, fixed_settings, load_config, save_config
+from ebmcal.config import RunConfig, added, differences, fixed_settings, load_config, save_config
 from ebmcal.data import TaskData
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE
 from ebmcal.progress import Reporter
-from ebmcal.runfolder import RunFolder
+from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import LOCK
 from ebmcal.storage.sealing import SEAL, damage
 
 
-def claim(folder: RunFolder, config: RunConfig, data: TaskData, reporter: Reporter) -> None:
-    """Record config and data, or refuse a folder that belongs to others. It is not sealed while it is worked on."""
-    wrong = check_folder(folder, config, data)
+def claim(
+    folder: RunFolder, config: RunConfig, data: TaskData, reporter: Reporter, files: Mapping[str, str] | None = None
+) -> None:
+    """Record config and data, or refuse a folder that belongs to others. It is not sealed while it is worked on.
+
+    `files`: what else a training reads -> fingerprint. Methods, seeds and the like are added to those that are there.
+    """
+    wrong = check_folder(folder, config, data, files)
+    there, record = _recorded_config(folder), _recorded_data(folder) or {}
+    if there is not None and not differences(there, config):
+        config = config.model_copy(update=added(there, config))
     if (folder.root / SEAL).exists():
         wrong += damage(folder.root)
     for line in dict.fromkeys(wrong):
         reporter.say(f"{folder.root.name}: {line}: made again")
     (folder.root / SEAL).unlink(missing_ok=True)
     sweep(folder.root)
-    write_json(folder.fingerprints, {**fingerprints_of(data), "config": _settings_key(config)}, checked=True)
+    prints = record | fingerprints_of(data) | dict(files or {}) | {"config": _settings_key(config)}
+    write_json(folder.fingerprints, prints, checked=True)
     write_text(folder.config, save_config(config))
 
 
@@ -54,7 +64,9 @@ def check_place(folder: RunFolder) -> bool:
     return begun
 
 
-def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[str]:
+def check_folder(
+    folder: RunFolder, config: RunConfig, data: TaskData, files: Mapping[str, str] | None = None
+) -> list[str]:
     """Refuse a folder that belongs to another config or other data, or holds something else; writes nothing.
 
     config.yaml and fingerprints.json vouch for each other: returns which of them is lost or damaged.
@@ -69,9 +81,17 @@ def check_folder(folder: RunFolder, config: RunConfig, data: TaskData) -> list[s
             f"The output folder {folder.root} belongs to another config ({which}). "
             "Choose another --output, or delete the folder."
         )
-    _check_data(folder, record or _data_of_models(folder), fingerprints_of(data))
+    known = record or _data_of_models(folder)
+    _check_data(folder, known, fingerprints_of(data) | {n: f for n, f in (files or {}).items() if n in known})
     wrong = {folder.config: there is None or changed, folder.fingerprints: record is None}
     return [f"{path.name} is lost or damaged" for path, is_wrong in wrong.items() if begun and is_wrong]
+
+
+def all_cells(folder: RunFolder, config: RunConfig) -> list[Cell]:
+    """The cells that were ever asked for in a folder, those of `config` among them."""
+    there = _recorded_config(folder) or config
+    both = config.model_copy(update=added(there, config))
+    return [Cell(method, seed) for seed in both.seeds for method in both.methods]
 
 
 def _recorded_config(folder: RunFolder) -> RunConfig | None:

@@ -18,7 +18,7 @@ from ebmcal.config import NoisePart, ResolvedConfig, parse_noise
 from ebmcal.data import TaskData, Texts, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ood_detection
-from ebmcal.models.loading import check_language_model, load_encoder, load_tokenizer
+from ebmcal.models.loading import best_device, check_language_model, load_encoder, load_tokenizer
 from ebmcal.models.packing import packs, use_packing
 from ebmcal.models.scoring import features
 from ebmcal.models.tokens import TokenTable, encode
@@ -41,8 +41,8 @@ from ebmcal.storage.sealing import damage
 from ebmcal.training.plan import NoiseSupply, Tokens, plan_of
 from ebmcal.training.processes import n_processes
 
-#: Noise texts that every model is also run on; no training sees them.
-HELD_OUT = 500
+#: Noise texts that every model is also run on; no training sees them. As many as test rows, between these.
+FEWEST_HELD_OUT, HELD_OUT = 50, 500
 
 #: Examples that a run folder shows.
 EXAMPLES = 20
@@ -198,7 +198,8 @@ def _prepare(config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: 
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(config, part, data, reporter)
     wanted = noise_wanted(config, part, len(train))
-    store = fill_noise_store(config, part, train, lm_folder, card, reporter, count=wanted + HELD_OUT)
+    count = wanted + n_held_out(data)
+    store = fill_noise_store(config, part, train, lm_folder, card, reporter, count=count)
     rows = ((row["text"], row["text_pair"]) for row in store.rows(wanted))
     table = tokens_from(rows, fingerprint("noise", store.key, wanted), config, reporter)
     return StoredNoise(part, store, card, table)
@@ -212,11 +213,15 @@ def _refill(config: ResolvedConfig, part: NoisePart) -> Refill:
 
 def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Others]:
     """The texts of a file for trainings, and every fifth one for the held-out noise."""
-    given = load_other_texts(Path(part.of), cache_of(config), config.text_column)
+    given = _given_texts(config, part)
     if len(given) < 2:
         raise EbmcalError(f"The noise source {part.name} has {len(given)} text; it takes two at least.")
     is_kept_back = np.arange(len(given)) % 5 == 1
     return Others(given.take(np.flatnonzero(~is_kept_back))), Others(given.take(np.flatnonzero(is_kept_back)))
+
+
+def _given_texts(config: ResolvedConfig, part: NoisePart) -> Texts:
+    return load_other_texts(Path(part.of), cache_of(config), config.text_column)
 
 
 def _encode(config: ResolvedConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
@@ -230,7 +235,7 @@ def _held_out(config: ResolvedConfig, sources: Sequence[Source], data: TaskData,
     """Noise in the shares of the sources, from texts or draws that no training has."""
     texts, ids = [], []
     for source in sources:
-        n = max(1, round(HELD_OUT * source.part.share))
+        n = max(1, round(n_held_out(data) * source.part.share))
         rows = source.unseen(data.splits["test"], n, config.noise_seed)
         texts += rows
         ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
@@ -253,7 +258,7 @@ def _probes(
     with contextlib.suppress(EbmcalError):  # absent or damaged
         if set(there := read_json(place)) == {s.part.name for s in sources}:
             return there
-    encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code)
+    encoder = load_encoder(config.encoder, data.label_names, config.trust_remote_code).to(best_device())
     if packs(encoder):
         use_packing(encoder)
     known, noise = features(encoder, table, rows), features(encoder, held_out.table)
@@ -296,15 +301,14 @@ def fit_noise_lm(
 
 def fill_noise_store(
     config: ResolvedConfig, part: NoisePart, train: Texts, lm_folder: Path, card: dict[str, Any], reporter: Reporter,
-    *, count: int | None = None, folder: Path | None = None, engine: Engine = here,
+    *, count: int, folder: Path | None = None, engine: Engine = here,
 ) -> NoiseStore:  # fmt: skip
-    """The noise store of a source, with as many texts as a run takes from it, or `count`."""
+    """The noise store of a source, with `count` texts at least."""
     identity = _identity(config, train, card, lm_folder.name)
     folder = folder or _store_folder(config, train, card, lm_folder.name)
     with made_once(folder, "noise", reporter):
         store = NoiseStore.open(folder, identity, reporter.say)
-        wanted = count or noise_wanted(config, part, len(train)) + HELD_OUT
-        fill(store, lm_folder, train, wanted, reporter, engine)
+        fill(store, lm_folder, train, count, reporter, engine)
     return store
 
 
@@ -331,13 +335,24 @@ def _require_made(config: ResolvedConfig, part: NoisePart, data: TaskData) -> No
     card = cache_of(config) / "noise_lm" / settings.key(train) / CARD
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
-        wanted = noise_wanted(config, part, len(train)) + HELD_OUT
+        wanted = noise_wanted(config, part, len(train)) + n_held_out(data)
         if (folder / RECORD).exists() and len(NoiseStore.open(folder)) >= wanted:
             return
     raise EbmcalError(
         f"The noise of {part.name} is not made yet, and several processes cannot make it together. "
         "Make it first, with the same settings: ebmcal noise sample …; then run this command again."
     )
+
+
+def n_held_out(data: TaskData) -> int:
+    """How many noise texts every model is also run on."""
+    return min(HELD_OUT, max(FEWEST_HELD_OUT, len(data.splits["test"])))
+
+
+def noise_files(config: ResolvedConfig) -> dict[str, str]:
+    """The files that noise is taken from, as it is written, -> fingerprint of their texts."""
+    parts = [part for part in parse_noise(config.noise) if part.source == "far" and part.of]
+    return {part.name: _given_texts(config, part).fingerprint for part in parts}
 
 
 def noise_wanted(config: ResolvedConfig, part: NoisePart, n_train: int) -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.advice import advise
-from ebmcal.config import ResolvedConfig, RunConfig
+from ebmcal.config import ResolvedConfig, RunConfig, load_config
 from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import judge_run
@@ -22,10 +22,10 @@ from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, writes_texts
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import cache_of, tokens_of
-from ebmcal.pipeline.cell import CellWork, check_unfolded, ensure_trained, finish_cell
+from ebmcal.pipeline.cell import CellWork, check_unfolded, ensure_trained, finish_cell, is_predicted, training_facts
 from ebmcal.pipeline.failures import Failures
-from ebmcal.pipeline.ownership import check_place, claim, fingerprints_of
-from ebmcal.pipeline.run_noise import check_noise, make_noise, told_apart
+from ebmcal.pipeline.ownership import all_cells, check_place, claim, fingerprints_of
+from ebmcal.pipeline.run_noise import check_noise, make_noise, noise_files, told_apart
 from ebmcal.progress import Reporter
 from ebmcal.recipe import resolve
 from ebmcal.report import write_report
@@ -46,10 +46,9 @@ def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None)
         training = {}
         for cell in (c for c in _cells(work.config) if c not in failures.reasons):
             with failures.of(cell):
-                training[cell.name] = finish_cell(folder, cell, work, reporter)
-                if find_method(cell.method).uses_noise:
-                    training[cell.name] |= {"told_apart_held_out": told_apart(folder, cell)}
-        _conclude(folder, work, training, failures)
+                finish_cell(folder, cell, work, reporter)
+                training[cell.name] = _facts(folder, cell)
+        _conclude(folder, work, training | _finished_before(folder, work), failures)
         reporter.say(f"report: {write_report(folder.root)}")
         seal(folder.root, folder.documents())
     return folder
@@ -74,15 +73,15 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
         with main_process_first():
             if is_main_process():
                 if not failures.keep_going:
-                    check_unfolded(folder, _cells(resolved), [*data.splits, *(f"ood_{name}" for name in config.ood)])
-                claim(folder, resolved, data, reporter)
+                    _check_cells(folder, resolved, data)
+                claim(folder, resolved, data, reporter, noise_files(resolved) if _noisy(resolved) else {})
             tables = {name: tokens_of(split, resolved, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
             extra = {
                 name: load_other_texts(path, cache_of(config), config.text_column) for name, path in config.ood.items()
             }
-            noise, noisy = None, [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
-            if noisy:
+            noise = None
+            if noisy := _noisy(config):
                 with failures.of(*noisy):
                     noise = make_noise(resolved, data, reporter)
         yield folder, CellWork(resolved, data, tables, noise, extra)
@@ -90,6 +89,34 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
 
 def _cells(config: RunConfig) -> list[Cell]:
     return [Cell(method, seed) for seed in config.seeds for method in config.methods]
+
+
+def _check_cells(folder: RunFolder, config: RunConfig, data: TaskData) -> None:
+    splits = [*data.splits, *(f"ood_{name}" for name in config.ood)]
+    for cell in _cells(config):
+        check_unfolded(folder, cell, [split for split in splits if not is_predicted(folder, cell, split)])
+
+
+def _noisy(config: RunConfig) -> list[Cell]:
+    return [cell for cell in _cells(config) if find_method(cell.method).uses_noise]
+
+
+def _facts(folder: RunFolder, cell: Cell) -> dict[str, Any]:
+    """What is known of the training of a finished cell."""
+    uses_noise = find_method(cell.method).uses_noise and is_predicted(folder, cell, "noise")
+    apart = {"told_apart_held_out": told_apart(folder, cell)} if uses_noise else {}
+    return training_facts(folder, cell) | apart
+
+
+def _finished_before(folder: RunFolder, work: CellWork) -> dict[str, Any]:
+    """Cells of earlier calls that are finished: a call adds to what is there."""
+    others = [cell for cell in all_cells(folder, work.config) if cell not in _cells(work.config)]
+    found = {}
+    for cell in others:
+        if all(is_predicted(folder, cell, split) for split in work.data.splits):
+            with contextlib.suppress(EbmcalError):  # its model is gone: it is trained again when it is asked for
+                found[cell.name] = _facts(folder, cell)
+    return found
 
 
 def prepare(
@@ -106,7 +133,7 @@ def prepare(
     data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)
     resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
     check_machine(resolved.batch_size, resolved.precision, resolved.fsdp)
-    if any(find_method(m).uses_noise for m in config.methods):
+    if _noisy(config):
         check_noise(resolved, data)
     limit = longest_text(encoder)
     if limit and resolved.max_length > limit:
@@ -138,11 +165,14 @@ def _say_truncated(tables: dict[str, TokenTable], config: RunConfig, reporter: R
 def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failures: Failures) -> None:
     """Write the noise examples and `metrics.json`."""
     config, data, noise = work.config, work.data, work.noise
-    cells = [cell for cell in _cells(config) if cell.name in training]
+    cells = [cell for cell in all_cells(folder, config) if cell.name in training]
+    earlier: dict[str, Any] = {}  # has the noise of methods that this call does not ask for
+    with contextlib.suppress(EbmcalError):
+        earlier = read_document(folder)
     test_sets = [name for name in data.splits if name.startswith("test")]
     if noise:
         write_json(folder.noise_examples, noise.examples)
-    judged = judge_run(folder, cells, config.posthoc)
+    judged = judge_run(folder, cells, load_config(folder.config, {}).posthoc)
     document = {
         "format": 1,
         "task": data.task_name,
@@ -150,12 +180,12 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "label_names": list(data.label_names),
         "encoder": config.encoder,
         "encoder_about": ABOUT_ENCODERS.get(config.encoder),
-        "noise_source": config.noise if noise else None,
+        "noise_source": config.noise if noise else earlier.get("noise_source"),
         "versions": versions(),
-        "seeds": config.seeds,
+        "seeds": list(dict.fromkeys(cell.seed for cell in all_cells(folder, config))),
         "fingerprints": fingerprints_of(data),
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
-        "noise": noise.facts if noise else None,
+        "noise": noise.facts if noise else earlier.get("noise"),
         "rows": judged["rows"] + failures.rows(test_sets),
         "paired": judged["paired"],
         "detection": judged["detection"],

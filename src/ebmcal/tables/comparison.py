@@ -94,8 +94,8 @@ def paired_table(document: Document) -> Table:
     return Table("Paired tests", columns, rows, (note,) if rows else ())
 
 
-def detection_table(document: Document) -> Table:
-    """A row for each model, set of other texts and score.
+def detection_table(document: Document, of: str = "") -> Table:
+    """A row for each model, set of other texts (those whose name begins with `of`) and score.
 
     >>> found = {"hidden-seed1": {"noise by energy": {"auroc": 0.9}}}
     >>> [e.text() for e in detection_table({"detection": found}).rows[0].entries]
@@ -106,7 +106,7 @@ def detection_table(document: Document) -> Table:
         (str(model), str(what), figures)
         for model, parts in (models.items() if isinstance(models, Mapping) else ())
         for what, figures in (parts.items() if isinstance(parts, Mapping) else ())
-        if isinstance(figures, Mapping)
+        if isinstance(figures, Mapping) and str(what).startswith(of)
     ]
     keys = list(dict.fromkeys(key for _, _, figures in found for key in figures))
     columns = (

@@ -4,6 +4,7 @@ They use the Trainer's own hooks, so a user may add theirs beside them.
 """
 
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -73,7 +74,7 @@ class StopOnSignal(TrainerCallback):
     """On SIGINT or SIGTERM: finish the step, save a checkpoint, stop. `stopped` says that it happened.
 
     Processes of a torchrun stop at the same step, whichever of them had the signal first. A second signal falls
-    through to Python's own handler.
+    through to Python's own handler. Outside of the main thread, which alone gets signals, it does nothing.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,8 @@ class StopOnSignal(TrainerCallback):
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        in_main = threading.current_thread() is threading.main_thread()
+        for number in (signal.SIGINT, signal.SIGTERM) if in_main else ():
             self._previous[number] = signal.signal(number, self._stop)
         return self
 
