@@ -246,7 +246,7 @@ def test_what_makes_another_run():
     changed = {
         "methods": ["scalar"], "seeds": [4], "posthoc": [], "output": "x", "cache_dir": "y", "ood": {"a": "b"},
         "fsdp": True, "keep_checkpoints": True, "report_to": ["wandb"],
-        "data_dir": "z", "train": "t", "calibration": "c", "test": "u",
+        "data_dir": "z", "train": "t", "calibration": "c", "test": "u", "encoding": "latin-1",
     }  # fmt: skip
     assert set(changed) == FREE | BY_CONTENT
     assert differences(one, one.model_copy(update=changed)) == []
@@ -260,3 +260,24 @@ def test_every_setting_is_described_and_has_a_place_in_the_help():
 
 def test_a_switch_may_be_switched():
     assert load_config(None, {"hub": True, "fsdp": False}).hub is True
+
+
+def test_names_of_noise_with_commas_and_numbers(tmp_path, monkeypatch):
+    """By quotes, or where the file or folder is there."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lm, 2").mkdir()
+    for text in ('infill:"lm, 2" 0.75, far 0.25', "infill:lm, 2 0.75, far 0.25"):
+        parts = parse_noise(text)
+        assert [(part.name, part.share) for part in parts] == [("infill:lm, 2", 0.75), ("far", 0.25)]
+        assert parse_noise(spell_noise(parts)) == parts
+    assert parse_noise("infill:lm, 2")[0].of == "lm, 2"
+    assert parse_noise('infill:"a 1", far')[0] == parse_noise('infill:"a 1" 0.5, far')[0]
+    with pytest.raises(EbmcalError, match="ends in a number goes in quotes"):
+        parse_noise("infill:lm 2")
+    with pytest.raises(EbmcalError, match="a quote that is not closed"):
+        parse_noise('infill:"lm')
+
+
+@pytest.mark.parametrize("name", ["latin-9000", "hex", "rot13"])
+def test_an_encoding_that_there_is_not(name):
+    assert f"There is no encoding {name!r}" in error_of(encoding=name)

@@ -10,10 +10,14 @@ from ebmcal.metrics import METRICS
 
 pytest.importorskip("torch", reason="a method is among the examples")
 from ebmcal.noise.masking import MODES
+from ebmcal.noise.sources import FROM_TEXTS
 from ebmcal.training.methods import METHODS
 
 PAGE = Path(__file__).parents[1] / "CONTRIBUTING.md"
-TABLES = {"metric": METRICS, "calibrator": CALIBRATORS, "training method": METHODS, "noise": MODES}
+TABLES = {
+    "metric": METRICS, "calibrator": CALIBRATORS, "training method": METHODS, "source of noise": FROM_TEXTS,
+    "noise of a language model": MODES,
+}  # fmt: skip
 SECTIONS = re.findall(r"^## Adding (?:a )?(.+?)$.*?```python\n(.*?)```", PAGE.read_text("utf-8"), re.M | re.S)
 
 

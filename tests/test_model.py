@@ -13,7 +13,8 @@ from ebmcal.calibrators import Isotonic, TemperatureScaling, attach
 from ebmcal.calibrators.in_model import attach_folded
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
-from ebmcal.models.classifier import EnergyClassifier
+from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
+from ebmcal.storage.atomic import write_json
 from small_runs import write_csv
 from tiny_models import SENTENCES, save_encoder
 
@@ -308,3 +309,20 @@ def test_a_hub_name_is_a_folder_on_this_machine(folder, monkeypatch):
     same(load("somebody/classifier").predict(TEXTS), load(folder).predict(TEXTS))
     assert asked[0][0] == "somebody/classifier"
     assert not any(p.endswith((".bin", ".py", ".pkl")) for p in asked[0][1]["allow_patterns"])
+
+
+def test_half_a_character_is_no_text(folder):
+    model = ebmcal.load(folder)
+    with pytest.raises(EbmcalError, match="Row 1 has a lone surrogate"):
+        model.predict(["a text", "half \ud83d of it"])
+    with pytest.raises(EbmcalError, match="Row 0 has a lone surrogate"):
+        model.predict([("a text", "half \ud83d of it")])
+
+
+def test_pairs_and_single_texts_are_not_the_same(folder):
+    write_json(folder / CARD_FILE, {"energy": "hidden", "is_pair": False})
+    with pytest.raises(EbmcalError, match=r"was trained on single texts, and pairs came. Give one text a row"):
+        ebmcal.load(folder).predict([("a text", "another")])
+    write_json(folder / CARD_FILE, {"energy": "hidden", "is_pair": True})
+    with pytest.raises(EbmcalError, match=r"was trained on pairs of texts, and single texts came. Give \(text, text\)"):
+        ebmcal.load(folder).predict(["a text"])

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -68,12 +69,13 @@ class RunConfig(BaseModel):
     task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA)
     data_dir: Path | None = _option(None, "A local GLUE folder.", DATA)
     hub: bool = _option(False, "Load the task from the hub through `datasets`.", DATA)
-    train: Path | None = _option(None, "Your training file: CSV, TSV, JSONL or Parquet.", DATA)
+    train: Path | None = _option(None, "Your training file: CSV, TSV, JSONL, JSON, Parquet.", DATA)
     calibration: Path | None = _option(None, "Your calibration file; without it, a part of the training file.", DATA)
     test: Path | None = _option(None, "Your test file; without it, a part of the training file.", DATA)
     text_column: str | None = _option(None, "Column of the text.", DATA)
     text_pair_column: str | None = _option(None, "Column of the second text, for pairs.", DATA)
     label_column: str | None = _option(None, "Column of the label.", DATA)
+    encoding: str | None = _option(None, "Encoding of your files, such as latin-1 (default: UTF-8).", DATA)
     max_train_rows: int | None = _option(None, "Use a stratified sample of the training rows.", DATA, ge=1, le=ROWS)
     max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1, le=ROWS)
     split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0, lt=SEEDS)
@@ -172,7 +174,13 @@ class ResolvedConfig(RunConfig):
 
 #: Settings that may change between two calls on one run folder: they add cells or say where things are.
 FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "fsdp", "keep_checkpoints", "report_to"}
-BY_CONTENT = {"data_dir", "train", "calibration", "test"}  # a folder checks these by fingerprint, not by path
+BY_CONTENT = {
+    "data_dir",
+    "train",
+    "calibration",
+    "test",
+    "encoding",
+}  # a folder checks these by fingerprint, not by path
 
 
 def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
@@ -233,7 +241,7 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
     >>> [(part.name, part.share) for part in parse_noise("splice 0.8, infill:gpt2")]
     [('splice', 0.8), ('infill:gpt2', 0.2)]
     """
-    entries = [_noise_entry(entry) for entry in text.split(",") if entry.strip()]
+    entries = [_noise_entry(entry) for entry in _noise_entries(text)]
     if not entries:
         raise EbmcalError(f"noise names no source; it takes {', '.join((*ONLINE_SOURCES, *MODE_NAMES))}.")
     given = sum(share for _, _, share in entries if share)
@@ -254,20 +262,45 @@ def spell_noise(parts: tuple[NoisePart, ...]) -> str:
     ('splice 0.8, far 0.2', 'splice, far')
     """
     equal = len({part.share for part in parts}) == 1
-    return ", ".join(part.name if equal else f"{part.name} {part.share:.9g}" for part in parts)
+    names = [f'{part.source}:"{part.of}"' if re.search(r"[,\s]", part.of) else part.name for part in parts]
+    return ", ".join(name if equal else f"{name} {part.share:.9g}" for name, part in zip(names, parts, strict=True))
+
+
+def _noise_entries(text: str) -> list[str]:
+    """The setting cut at its commas, but not inside quotes, nor where a file or folder of that name is there."""
+    if text.count('"') % 2:
+        raise EbmcalError(f"noise {text!r} has a quote that is not closed.")
+    pieces = re.findall(r'(?:"[^"]*"|[^,"])+', text)
+    entries: list[str] = []
+    while pieces:
+        length = next((n for n in range(len(pieces), 1, -1) if _names_a_file(",".join(pieces[:n]))), 1)
+        entries.append(",".join(pieces[:length]))
+        pieces = pieces[length:]
+    return [entry.strip() for entry in entries if entry.strip()]
+
+
+def _names_a_file(entry: str) -> bool:
+    of = entry.strip().partition(":")[2]
+    return any(name and Path(name).expanduser().exists() for name in (of, of.rpartition(" ")[0]))
 
 
 def _noise_entry(text: str) -> tuple[str, str, float | None]:
-    name, space, last = text.strip().rpartition(" ")
+    name, space, last = text.rpartition(" ")
+    of = text.partition(":")[2]
+    is_name = text.endswith('"') or (of and Path(of).expanduser().exists())  # a folder may be called "lm 2"
     try:
-        share = float(last) if space else None
+        share = float(last) if space and not is_name else None
     except ValueError:
         share = None
     if share is None:
-        name = text.strip()
+        name = text
     if share is not None and not 0 < share <= 1:
-        raise EbmcalError(f"A share of the noise is above 0 and at most 1; {text.strip()!r} came.")
+        raise EbmcalError(
+            f"A share of the noise is above 0 and at most 1; {text!r} came. A name that ends in a number goes in "
+            "quotes."
+        )
     source, _, of = name.strip().partition(":")
+    of = of.strip('"')
     known = (*ONLINE_SOURCES, *MODE_NAMES)
     if source not in known:
         raise unknown_name("noise source", source, known)
@@ -336,12 +369,21 @@ def _problems(config: RunConfig) -> list[str]:
         problems.append(f"output {config.output} is a file; give a folder.")
     if config.steps and config.epochs:
         problems.append("steps and epochs are two ways to say how long to train; give one of them.")
-    for find, given in ((find_task, config.task), (parse_noise, config.noise)):
+    for find, given in ((find_task, config.task), (parse_noise, config.noise), (check_encoding, config.encoding)):
         try:
             _ = given is not None and find(given)
         except EbmcalError as error:
             problems.append(str(error))
     return problems
+
+
+def check_encoding(name: str) -> str:
+    """The name of an encoding of texts; an error where Python knows none."""
+    try:
+        "".encode(name)  # not those of bytes, such as hex
+        return name
+    except (LookupError, ValueError) as error:
+        raise EbmcalError(f"There is no encoding {name!r}; utf-8, latin-1, cp1252 or utf-16 are some.") from error
 
 
 def long_warmup(warmup_steps: int, steps: int) -> str:

@@ -8,11 +8,11 @@ what the tables, the JSON and the report are made from.
 
 import json
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ebmcal.calibrators import Calibrator, make_calibrator
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
@@ -20,12 +20,18 @@ from ebmcal.judging import Measures, compare, detect, judge
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
 from ebmcal.metrics.registry import N_BINS, metric
 from ebmcal.predictions import Predictions, align
+from ebmcal.progress import Advance, Console, Reporter
 from ebmcal.tables import Column, Entry, Sheet, Table, TableRow, mark_best
 from ebmcal.tables.comparison import DETECTION_COLUMNS
 from ebmcal.tables.document import Key, figure, heading, row_name
 
+T = TypeVar("T")
+
 #: Predictions, or the path of a file that holds them.
 Source = Predictions | str | PathLike[str]
+
+#: Resamples at most: an interval of 1,000 is known to a few percent of its width, one of these to a few thousandths.
+MOST_RESAMPLES = 100_000
 
 #: What the rows of `ood` are called in the document.
 OTHER_TEXTS = "ood"
@@ -118,6 +124,8 @@ def evaluate(
     fit: Source | Sequence[Source] | Mapping[str, Source] | None = None,
     calibrator: str | Calibrator | Sequence[str | Calibrator] | None = None,
     ood: Source | Sequence[Source] | Mapping[str, Source] | None = None,
+    normalize: bool = False,
+    progress: bool = False,
 ) -> Evaluation:
     """Judge predictions of any classifier: accuracy, calibration and ranking with intervals, and how they differ.
 
@@ -125,7 +133,8 @@ def evaluate(
     against the first on the same rows (matched by id), unless they are not `paired`. Rows without a label are left
     out. `fit` has predictions for other rows to fit each `calibrator` on (temperature unless said otherwise; settings
     may follow a name, as in "scaling-binning:n_bins=15"), `ood` predictions for other texts, which may lack labels:
-    one for all, or one for each. `n_resamples=0` gives neither intervals nor tests.
+    one for all, or one for each. `n_resamples=0` gives neither intervals nor tests. `normalize` divides probabilities
+    that were rounded by the sums of their rows; `progress` shows a bar.
 
     >>> vague = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.6, 0.4], [0.4, 0.6]] * 50)
     >>> sure = vague.with_probs([[0.9, 0.1], [0.1, 0.9]] * 50)
@@ -134,21 +143,31 @@ def evaluate(
     -0.405
     """
     calibrators, chosen = _calibrators(calibrator, fit), _checked_metrics(metrics)
-    named = _read_all(predictions)
+    if isinstance(n_resamples, bool) or not isinstance(n_resamples, int) or not 0 <= n_resamples <= MOST_RESAMPLES:
+        raise EbmcalError(
+            f"n_resamples must be a whole number from 0 to {MOST_RESAMPLES:,}; {n_resamples!r} came. More make no "
+            "interval visibly better."
+        )
+    named = _read_all(predictions, normalize)
     named = _same_rows(named) if paired else named
-    outside, fitting = _partners(named, ood, "ood"), _partners(named, fit, "fit")
+    outside, fitting = _partners(named, ood, "ood", normalize), _partners(named, fit, "fit", normalize)
     _check_classes(named, fitting)
     judged = dict(_with_calibrated(named, fitting, calibrators))
     shown = chosen or HEADLINE_METRICS
     how = Measures(chosen or DEFAULT_METRICS, shown, n_bins, n_resamples, seed, by_energy=True)
+    n_tests = len(judged) - 1 if paired and n_resamples else 0
+    reporter = Console() if progress else Reporter()
+    with reporter.stage("judging", len(judged) + n_tests) as advance:
+        rows = list(_counted(advance, (_row(key, rows, how) for key, rows in judged.items())))
+        tests = list(_counted(advance, _paired_tests(judged, how) if n_tests else ()))
     document = {
         "format": 1,
         "label_names": list(next(iter(named.values())).label_names),
         "n_bins": n_bins,
         "n_resamples": n_resamples,
         "resampling_seed": seed,
-        "rows": [_row(key, rows, how) for key, rows in judged.items()],
-        "paired": _paired_tests(judged, how) if paired and n_resamples else [],
+        "rows": rows,
+        "paired": [test for of_one in tests for test in of_one],
         "detection": {name: detect(named[name], rows, OTHER_TEXTS) for name, rows in outside.items()},
     }
     return Evaluation(document, {row_name(key): rows for key, rows in judged.items()}, shown)
@@ -161,13 +180,18 @@ def _row(key: Key, rows: Predictions, how: Measures) -> dict[str, Any]:
         return judge(rows, how, method=method, posthoc=posthoc, note=note)
 
 
-def _paired_tests(judged: Mapping[Key, Predictions], how: Measures) -> list[dict[str, Any]]:
+def _paired_tests(judged: Mapping[Key, Predictions], how: Measures) -> Iterator[list[dict[str, Any]]]:
+    """The tests of each against the first."""
     (first, theirs), *others = judged.items()
-    return [
-        test
-        for (method, posthoc), rows in others
-        for test in compare(rows, theirs, how, method=method, posthoc=posthoc, against=row_name(first))
-    ]
+    for (method, posthoc), rows in others:
+        yield compare(rows, theirs, how, method=method, posthoc=posthoc, against=row_name(first))
+
+
+def _counted(advance: Advance, work: Iterable[T]) -> Iterator[T]:
+    """The same, one step of the bar for each."""
+    for done in work:
+        yield done
+        advance()
 
 
 def _checked_metrics(names: Sequence[str] | None) -> tuple[str, ...]:
@@ -187,7 +211,9 @@ def _calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
     return {c if isinstance(c, str) else c.name: make_calibrator(c) if isinstance(c, str) else c for c in wanted}
 
 
-def _read_all(given: Source | Sequence[Source] | Mapping[str, Source]) -> dict[str, Predictions]:
+def _read_all(
+    given: Source | Sequence[Source] | Mapping[str, Source], normalize: bool = False
+) -> dict[str, Predictions]:
     """Name → predictions, the classes of all in the order of the first where they are the same."""
     known = (Predictions, str, PathLike)
     if not isinstance(given, (*known, Mapping, Sequence)):
@@ -206,13 +232,13 @@ def _read_all(given: Source | Sequence[Source] | Mapping[str, Source]) -> dict[s
         raise EbmcalError("There is nothing to judge. Give predictions, or a file of them.")
     named: dict[str, Predictions] = {}
     for name, source in given.items():
-        named[str(name)] = _read(source, str(name), like=next(iter(named.values()), None))
+        named[str(name)] = _read(source, str(name), like=next(iter(named.values()), None), normalize=normalize)
     return named
 
 
-def _read(source: Source, name: str, like: Predictions | None = None) -> Predictions:
+def _read(source: Source, name: str, like: Predictions | None = None, normalize: bool = False) -> Predictions:
     """Predictions, their classes in the order of `like` where they are the same; `name` is for those in memory."""
-    rows = source if isinstance(source, Predictions) else Predictions.read(source)
+    rows = source if isinstance(source, Predictions) else Predictions.read(source, normalize=normalize)
     if rows.n_classes < 2:
         raise EbmcalError(
             f"{name if rows is source else source} has one class only ({rows.label_names[0]}). A column for each class "
@@ -238,14 +264,16 @@ def _same_rows(named: Mapping[str, Predictions]) -> dict[str, Predictions]:
     return found
 
 
-def _partners(named: Mapping[str, Predictions], given: Any, option: str) -> dict[str, Predictions]:
+def _partners(
+    named: Mapping[str, Predictions], given: Any, option: str, normalize: bool = False
+) -> dict[str, Predictions]:
     """Which predictions of an option go with which judged ones."""
     if given is None:
         return {}
     if isinstance(given, Mapping):
         for name in given.keys() - named.keys():
             raise unknown_name(f"name in {option}", str(name), named)
-        return {n: _read(source, f"{option} of {n}", like=named[n]) for n, source in given.items()}
+        return {n: _read(source, f"{option} of {n}", named[n], normalize) for n, source in given.items()}
     sources = [given] if isinstance(given, Predictions | str | PathLike) else list(given)
     if len(sources) not in (1, len(named)):
         raise EbmcalError(
@@ -259,7 +287,7 @@ def _partners(named: Mapping[str, Predictions], given: Any, option: str) -> dict
         )
         sources = sources * len(named)
     pairs = zip(named.items(), sources, strict=True)
-    return {name: _read(source, f"{option} of {name}", like=rows) for (name, rows), source in pairs}
+    return {name: _read(source, f"{option} of {name}", rows, normalize) for (name, rows), source in pairs}
 
 
 def _check_classes(named: Mapping[str, Predictions], fitting: Mapping[str, Predictions]) -> None:

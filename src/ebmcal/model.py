@@ -9,7 +9,7 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -25,7 +25,7 @@ from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature, require_same_fold
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
-from ebmcal.data.values import Columns
+from ebmcal.data.values import Columns, has_surrogates
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
 from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
 from ebmcal.errors import EbmcalError
@@ -125,6 +125,7 @@ class Model:
         `labels` of the result are those of `label_column`, -1 where there is none; `labels_` are the predicted names.
         """
         rows = _given_rows(texts, self._columns(text_column, text_pair_column, label_column), self.label_names)
+        self._check_kind(rows.texts)
         reporter = Console() if progress else Reporter()
         with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
             predictions = predict(
@@ -154,6 +155,15 @@ class Model:
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
         return self.predict(texts, calibrated=False, **options).require_energies()
+
+    def _check_kind(self, rows: Sequence[Row]) -> None:
+        """Refuse pairs where the model was trained on single texts, and the other way round."""
+        card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
+        trained = card.get("is_pair")  # unknown of other models, and of those of earlier versions
+        if trained is not None and trained != (rows[0][1] is not None):
+            kinds = "pairs of texts, and single texts" if trained else "single texts, and pairs"
+            how = "Give (text, text) pairs, or a file with text_pair_column." if trained else "Give one text a row."
+            raise EbmcalError(f"The model {self.folder} was trained on {kinds} came. {how}")
 
     def _columns(self, text: str | None, pair: str | None, label: str | None) -> Columns:
         card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
@@ -286,10 +296,14 @@ def _is_listed(texts: Any, columns: Columns) -> bool:
 
 
 def _row(i: int, given: Any) -> Row:
-    if isinstance(given, str):
-        return given, None
-    if isinstance(given, tuple | list) and len(given) == 2 and all(isinstance(part, str) for part in given):
-        return given[0], given[1]
+    parts = (given,) if isinstance(given, str) else given
+    if isinstance(parts, tuple | list) and len(parts) in (1, 2) and all(isinstance(part, str) for part in parts):
+        if any(has_surrogates(part) for part in parts):
+            raise EbmcalError(
+                f"Row {i} has a lone surrogate, half a character, which is no text: {given!r:.80}. Clean it."
+            )
+        if len(parts) == 2 or isinstance(given, str):
+            return parts[0], parts[1] if len(parts) == 2 else None
     raise EbmcalError(f"Row {i} is {given!r:.80} ({type(given).__name__}); a text or a (text, text) pair is expected.")
 
 

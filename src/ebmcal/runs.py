@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.config import RunConfig, load_config
-from ebmcal.data.in_memory import as_table_file
+from ebmcal.data.in_memory import as_table_file, is_stdin
 from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.model import Model, load
@@ -222,7 +222,7 @@ def _prepared(
 
 
 def _is_in_memory(data: Any) -> bool:
-    return data is not None and not isinstance(data, str | os.PathLike)
+    return data is not None and (is_stdin(data) or not isinstance(data, str | os.PathLike))
 
 
 def _columns(config: RunConfig) -> Columns:

@@ -219,6 +219,6 @@ def test_duplicate_columns_matter_only_when_they_are_read(tmp_path):
         read(write(tmp_path, "b.csv", "text,text,label\na,b,y\n"))
 
 
-def test_a_semicolon_file_is_guessed(tmp_path):
-    with pytest.raises(EbmcalError, match="separated by ','"):
-        read(write(tmp_path, "a.csv", "text;label\na;y\n"))
+def test_a_semicolon_file_of_other_columns_is_named_by_them(tmp_path):
+    with pytest.raises(EbmcalError, match=r"Unknown column 'text'.*Known: review, label"):
+        read(write(tmp_path, "a.csv", "review;label\na;y\n"))

@@ -17,7 +17,7 @@ from .files import plan_files, read_fuzzed
 from .inputs import CASES, lay_out, refuse
 from .kills import Ground, kill_chain, plan_chains, plan_signals, send_signal
 from .record import Case, Record, code_digest
-from .worker import Worker
+from .worker import INSIDE, Worker
 
 #: Part → what a good case is called.
 TITLES = {
@@ -135,6 +135,12 @@ def kills_by(cases: list[Case], what: str) -> dict[str, int]:
     return dict(Counter(kill[what == "reached"] for kill in kills))
 
 
+def kills_inside(cases: list[Case]) -> dict[str, int]:
+    """How many kills fell inside training steps, and inside sampling."""
+    blows = [blow["how"] for case in cases if case["part"] == "kills" for blow in case["blows"]]
+    return {name: sum(how.startswith(f"inside {name}") for how in blows) for name in INSIDE}
+
+
 def differed(cases: list[Case]) -> int:
     """Cases after which the results were not those of an undisturbed run."""
     return sum(bool(case.get("differing")) for case in cases)
@@ -163,6 +169,7 @@ def _write(path: Path, identity: dict, cases: list[Case], seconds: float) -> Non
         **figures(cases),
         "kills by command": kills_by(cases, "command"),
         "kills by point reached": kills_by(cases, "reached"),
+        "kills inside training steps and sampling": kills_inside(cases),
         "corruptions by outcome": dict(Counter(c["outcome"] for c in cases if c["part"] == "corruptions")),
         "slowest stop, seconds": max((c["blows"][0]["seconds_to_stop"] for c in signals), default=0),
         "cases that left files only needed in between": sum(bool(c.get("leftovers")) for c in cases),

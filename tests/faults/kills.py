@@ -1,8 +1,9 @@
 """SIGKILL at random moments, and just before random changes on disk; SIGINT and SIGTERM. Then the same command to its
 end: what it leaves must be what an undisturbed one leaves, byte for byte.
 
-A chain is one to three kills in a row before the command may end. Some kills strike at a random moment, more of them
-just before a random change on disk: between writing and renaming, inside the saving of a checkpoint.
+A chain is one to three kills in a row before the command may end. Half of the kills strike inside training steps and
+the sampling of noise, where the long hours of a real run go; of the others some at a random moment, more of them just
+before a random change on disk: between writing and renaming, inside the saving of a checkpoint.
 """
 
 import random
@@ -17,7 +18,7 @@ from .playground import STAGES, differing, fresh, leftovers, reached, results
 from .record import Case
 from .worker import MAKE_INPUTS, Ended, Worker
 
-SHARE_AT_CHANGES = 0.6
+SHARE_INSIDE, SHARE_AT_CHANGES = 0.75, 0.6  # of commands that train or sample; of the other kills
 CHAIN_LENGTHS = (1, 2, 1, 3, 1)
 SECONDS_TO_STOP = 10  # Ctrl-C and SIGTERM end a command within this
 HOW_TO_GO_ON = "same command again"
@@ -30,6 +31,7 @@ class Reference:
 
     seconds: float
     n_changes: int
+    calls: dict[str, int]  # of training steps and of sampling
     results: dict[str, str]
 
 
@@ -49,7 +51,7 @@ class Ground:
             ended = self.worker.run(STAGES[stage], folder)
             if ended.code:
                 raise RuntimeError(f"{stage} failed undisturbed:\n{ended.said}")
-            _REFERENCES[self.scratch][stage] = Reference(ended.seconds, ended.n_changes, results(folder))
+            _REFERENCES[self.scratch][stage] = Reference(ended.seconds, ended.n_changes, ended.calls, results(folder))
         return _REFERENCES[self.scratch][stage]
 
     def make_inputs(self) -> None:
@@ -95,7 +97,7 @@ def kill_chain(ground: Ground, stage: str, number: int, n_kills: int) -> Case:
     for _ in range(MOST_TRIES):
         if len(kills) == n_kills:
             break
-        blow = _draw_blow(rng, reference, forked)
+        blow = draw_blow(rng, reference, forked)
         ended = ground.worker.run(STAGES[stage], folder, forked=forked, **blow)
         if ended.killed:
             kills.append({"how": _describe(blow), "reached": reached(folder)})
@@ -108,7 +110,12 @@ def kill_chain(ground: Ground, stage: str, number: int, n_kills: int) -> Case:
     return _verdict("kills", key, kills, ended, folder, reference)
 
 
-def _draw_blow(rng: random.Random, reference: Reference, forked: bool) -> dict[str, Any]:
+def draw_blow(rng: random.Random, reference: Reference, forked: bool) -> dict[str, Any]:
+    """Where the next kill strikes: options of `Worker.run`."""
+    inside = [name for name, n in reference.calls.items() if n]
+    if forked and inside and rng.random() < SHARE_INSIDE:
+        name = rng.choice(inside)
+        return {"kill_inside": (name, rng.randint(1, reference.calls[name]))}
     if forked and rng.random() < SHARE_AT_CHANGES:
         return {"kill_at_change": rng.randint(1, reference.n_changes)}
     return {"kill_after": round(rng.uniform(0, reference.seconds), 3)}
@@ -116,6 +123,8 @@ def _draw_blow(rng: random.Random, reference: Reference, forked: bool) -> dict[s
 
 def _describe(blow: dict[str, Any]) -> str:
     (how, value), *_ = blow.items()
+    if how == "kill_inside":
+        return f"inside {value[0]} {value[1]}"
     return f"before change {value} on disk" if how == "kill_at_change" else f"after {value} s"
 
 

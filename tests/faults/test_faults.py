@@ -14,10 +14,10 @@ from . import TESTS
 from .corruptions import STATES, corrupt, plan_corruptions
 from .files import plan_files, read_fuzzed
 from .inputs import CASES, BadInput, lay_out, refuse
-from .kills import Ground, kill_chain, plan_chains, plan_signals, send_signal
-from .playground import STAGES, differing, fresh
+from .kills import Ground, Reference, draw_blow, kill_chain, plan_chains, plan_signals, send_signal
+from .playground import STAGES, differing, fresh, results
 from .record import Record
-from .worker import Worker
+from .worker import INSIDE, Worker
 
 #: Every n-th bad input here, for they take a third of a second each; all of them in the long version.
 SHARE = 6
@@ -42,6 +42,29 @@ def test_a_killed_command_goes_on_to_the_same_results(ground, stage, number):
     case = kill_chain(ground, stage, number, n_kills=1)
     assert case["ok"], case
     assert len(case["blows"]) == 1
+
+
+@pytest.mark.parametrize(("stage", "inside"), [("noise sample", ("sampling", 9)), ("train", ("training step", 15))])
+def test_a_command_killed_inside_its_long_work_goes_on_to_the_same_results(ground, stage, inside):
+    folder, reference = fresh(ground.inputs, ground.scratch / "inside"), ground.reference(stage)
+    assert reference.calls[inside[0]] > inside[1]
+    assert ground.worker.run(STAGES[stage], folder, kill_inside=inside).killed
+    ended = ground.worker.run(STAGES[stage], folder)
+    assert not ended.code, ended.said
+    assert not differing(results(folder), reference.results)
+
+
+def test_half_of_the_kills_fall_inside_training_and_sampling(ground):
+    """By the plan of the long version: how its blows are drawn, without striking."""
+    calls = {"run": (40, 60), "noise fit": (0, 0), "noise sample": (0, 60), "train": (40, 60), "benchmark": (40, 60)}
+    drawn = []
+    for stage, number, n_kills in plan_chains(50):
+        reference = Reference(5.0, 100, dict(zip(INSIDE, calls[stage], strict=True)), {})
+        rng = ground.rng(f"kills {stage} {number}")
+        drawn += [draw_blow(rng, reference, forked=number > 0) for _ in range(n_kills)]
+    inside = [blow["kill_inside"][0] for blow in drawn if "kill_inside" in blow]
+    assert len(inside) >= 25
+    assert all(inside.count(name) >= 8 for name in INSIDE)
 
 
 def test_a_run_that_was_killed_while_it_wrote_its_first_file_goes_on(ground):

@@ -6,6 +6,7 @@ command is a fork of it in a session of its own: a real process with real files,
 """
 
 import contextlib
+import importlib
 import json
 import os
 import signal
@@ -31,6 +32,12 @@ MAKE_INPUTS = "make inputs"
 CHANGES = {"os.rename", "os.remove", "os.rmdir", "os.mkdir", "os.truncate", "shutil.rmtree", "tempfile.mkstemp"}
 
 
+#: Inside what a command can be killed: module, class and method that is called again and again there.
+INSIDE = {
+    "training step": ("ebmcal.training.trainer", "JointTrainer", "micro_loss"),
+    "sampling": ("ebmcal.noise.decoding", "Running", "feed"),
+}
+
 #: The exit code of a command that had to be ended because it hung, as `timeout` gives it.
 HUNG = 124
 
@@ -44,6 +51,7 @@ class Ended:
     seconds: float
     n_changes: int = 0
     seconds_after_signal: float = 0.0
+    calls: dict[str, int] | None = None  # of each of INSIDE
 
     @property
     def killed(self) -> bool:
@@ -79,19 +87,21 @@ class Worker:
         kill_after: float | None = None,
         kill_at_change: int | None = None,
         kill_when: str | None = None,
+        kill_inside: tuple[str, int] | None = None,
         signal_after: tuple[int, float] | None = None,
         forked: bool = True,
         timeout: float = 300,
     ) -> Ended:
         """A command in `folder`, to its end or until it is killed: at a moment, just before its n-th change on
-        disk, or before the first one after a file that matches `kill_when` is there.
+        disk, before the first one after a file that matches `kill_when` is there, or inside the n-th call of one of
+        INSIDE.
 
         `signal_after` sends another signal at a moment. Moments count from the start, or, for a process that is not
         forked and has to import first, from its first word. A command that hangs is ended after `timeout`: code 124.
         """
         said = folder.parent / f"{folder.name}.said"
         start = time.monotonic()
-        pid, ended = self._start(arguments, folder, said, (kill_at_change, kill_when), forked)
+        pid, ended = self._start(arguments, folder, said, (kill_at_change, kill_when, kill_inside), forked)
         number, moment = (signal.SIGKILL, kill_after) if kill_after is not None else signal_after or (None, timeout)
         answer = None if forked else _until_it_speaks(said, ended, timeout)
         answer = answer or ended(max(0.0, moment))
@@ -104,7 +114,8 @@ class Worker:
             answer = ended(60) | {"code": HUNG}
         now = time.monotonic()
         text = said.read_text(encoding="utf-8", errors="replace")
-        return Ended(answer["code"], text, now - start, answer.get("changes", 0), now - sent)
+        counts = answer.get("changes", 0), now - sent, answer.get("calls")
+        return Ended(answer["code"], text, now - start, *counts)
 
     def _start(self, arguments: list[str], folder: Path, said: Path, kill_at: tuple, forked: bool) -> tuple:
         if not forked:
@@ -183,8 +194,8 @@ def serve() -> None:
         _tell(answers, {"pid": pid})
         _, status = os.waitpid(pid, 0)
         with os.fdopen(count) as pipe:
-            changes = int(pipe.read() or 0)
-        _tell(answers, {"code": os.waitstatus_to_exitcode(status), "changes": changes})
+            counts = json.loads(pipe.read() or "{}")
+        _tell(answers, {"code": os.waitstatus_to_exitcode(status), **counts})
 
 
 def _tell(answers: Any, value: dict[str, Any]) -> None:
@@ -200,7 +211,8 @@ def _become(request: dict[str, Any], counted: int) -> None:
     source = os.open(os.devnull, os.O_RDONLY)
     for old, new in ((source, 0), (sink, 1), (sink, 2)):
         os.dup2(old, new)
-    changes = _count_changes(os.getcwd(), request["kill_at"])
+    *at_change, inside = request["kill_at"]
+    changes, calls = _count_changes(os.getcwd(), at_change), _count_calls(inside)
     code = 1
     try:
         from ebmcal.cli import main
@@ -219,8 +231,30 @@ def _become(request: dict[str, Any], counted: int) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.write(counted, str(changes[0]).encode())
+        os.write(counted, json.dumps({"changes": changes[0], "calls": calls}).encode())
         os._exit(code)
+
+
+def _count_calls(kill_inside: tuple[str, int] | None) -> dict[str, int]:
+    """Count the calls of INSIDE; SIGKILL inside the one that is asked for."""
+    calls = dict.fromkeys(INSIDE, 0)
+
+    def watch(name: str, module: str, owner: str, method: str) -> None:
+        kind = getattr(importlib.import_module(module), owner)
+        original = getattr(kind, method)
+
+        def watched(*arguments: Any, **options: Any) -> Any:
+            calls[name] += 1
+            done = original(*arguments, **options)
+            if kill_inside is not None and [name, calls[name]] == list(kill_inside):
+                os.kill(os.getpid(), signal.SIGKILL)
+            return done
+
+        setattr(kind, method, watched)
+
+    for name, place in INSIDE.items():
+        watch(name, *place)
+    return calls
 
 
 def _count_changes(folder: str, kill_at: tuple[int | None, str | None]) -> list[int]:

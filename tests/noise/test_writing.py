@@ -82,7 +82,7 @@ def test_sources_without_a_language_model(monkeypatch):
 WRONG = {
     "source": ({"source": "splise"}, "Unknown noise source 'splise'"),
     "a source with an LM": ({"source": "infill:gpt2"}, "only splice and far are made from the texts alone"),
-    "count": ({"count": 0}, "count must be a whole number, 1 or more; 0 came"),
+    "count": ({"count": 0}, r"count must be a whole number, 1 or more and .*; 0 came"),
     "both": ({"steps": 0, "mask_ratio": 1.0}, r"steps must be .* 0 came\.\nmask_ratio is a share"),
     "mode": ({"mode": "infil"}, "Unknown noise mode 'infil'"),
     "half": ({"mode": "half"}, "rewrites one sentence of a pair"),
@@ -103,3 +103,25 @@ def test_a_file_is_no_folder(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EbmcalError, match="is a file; give a folder"):
         write(output=tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"count": True}, ["count must be a whole number", "True came"]),
+        ({"count": "3", "seed": -1}, ["'3' came", "seed must be a whole number, 0 or more", "-1 came"]),
+        ({"seed": 1.5}, ["seed", "1.5 came"]),
+        ({"mask_ratio": "0.4"}, ["mask_ratio is a share", "'0.4' came"]),
+        ({"mask_ratio": True}, ["mask_ratio is a share"]),
+        ({"max_length": 4}, ["max_length must be a whole number, 8 or more"]),
+        ({"steps": 0}, ["steps must be a whole number"]),
+        ({"source": 3}, ["source is a word; 3 came"]),
+        ({"lm": None}, ["lm is a word; None came"]),
+        ({"text_column": 0}, ["text_column is a word; 0 came"]),
+        ({"source": "splice:same-label"}, ["splice:same-label chooses texts by their labels, and these have none"]),
+    ],
+)
+def test_an_argument_of_the_wrong_kind_is_named(options, words):
+    with pytest.raises(EbmcalError) as caught:
+        ebmcal.write_noise(["a text", "another"], **{"count": 2, "source": "splice"} | options)
+    assert all(word in str(caught.value) for word in words), caught.value

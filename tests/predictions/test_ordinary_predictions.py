@@ -58,11 +58,13 @@ def test_json(content, tmp_path):
 
 def test_rounded_probabilities(tmp_path):
     path = tmp_path / "p.csv"
-    path.write_text("label,prob_a,prob_b,prob_c\na,0.33,0.33,0.33\nb,0.1,0.5,0.4\n" * 10)
+    path.write_text("label,prob_a,prob_b,prob_c\n" + "a,0.33,0.33,0.33\nb,0.1,0.5,0.4\n" * 10)
     with pytest.raises(EbmcalError, match=r"sums to 0.99.*--normalize"):
         evaluate(path)
     rows = Predictions.read(path, normalize=True)
     np.testing.assert_allclose(rows.probs.sum(axis=1), 1)
+    with pytest.raises(EbmcalError, match="n_resamples must be a whole number from 0 to 100,000; 99999999999 came"):
+        evaluate(path, normalize=True, n_resamples=99999999999)
     found = evaluate(path, normalize=True, metrics=["accuracy"], n_resamples=0)
     assert found.document["rows"][0]["metrics"]["accuracy"]["value"] == 1.0
     path.write_text("label,prob_a,prob_b,prob_c\na,0.9,0.8,0.33\n")
@@ -84,5 +86,5 @@ def test_numbers_beside_named_classes_are_said_or_refused(tmp_path):
 def test_one_class_column_is_named(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("label,prob_1\n1,0.9\n0,0.2\n")
-    with pytest.raises(EbmcalError, match=r"one class column only \(1\); a column for each class"):
+    with pytest.raises(EbmcalError, match=r"row 1 is 0, and there is one class column only \(1\)"):
         Predictions.read(path)

@@ -170,7 +170,8 @@ def test_csv_from_a_spreadsheet(tmp_path):
 
 def test_csv_integer_label_is_the_column_index(tmp_path):
     path = write(tmp_path / "p.csv", "label,logit_neg,logit_pos\n1,0,2\n0,1,0\n-1,1,0\n,0,0\n")
-    assert Predictions.read(path).labels.tolist() == [1, 0, -1, -1]
+    with pytest.warns(UserWarning, match="read as 0 = neg, 1 = pos"):
+        assert Predictions.read(path).labels.tolist() == [1, 0, -1, -1]
 
 
 def test_csv_integer_label_is_the_class_if_classes_are_integers(tmp_path):
@@ -194,8 +195,10 @@ def test_reordering_classes_moves_columns_and_labels(tmp_path, suffix):
 
 
 def test_reordering_of_a_csv_with_integer_labels(tmp_path):
+    """0 is "b" by the columns and "a" by the names that are asked for: nobody knows."""
     path = write(tmp_path / "p.csv", "label,prob_b,prob_a\n0,1,0\n1,0,1\n")
-    assert Predictions.read(path, label_names=["a", "b"]).labels.tolist() == [1, 0]
+    with pytest.raises(EbmcalError, match="0 may be 'b', the first column, or 'a'"):
+        Predictions.read(path, label_names=["a", "b"])
 
 
 def test_numbered_classes_can_be_named(tmp_path):
@@ -301,7 +304,7 @@ def test_bad_csv_is_named(tmp_path, text, message):
         ('{"label": 0, "prob_a": 1}\n[1]', "line 2 is not a JSON object"),
         ('{"label": 0, "prob_a": 1}\n{"label": 0}', "column 'prob_a', row 1 is None, which is no number"),
         ('{"label": 0, "prob_a": [1]}', "column 'prob_a', row 0"),
-        ('{"label": {}, "prob_a": 1}', "Unknown class"),
+        ('{"label": {}, "prob_a": 1}', "one class column only"),
         ('{"label": 0, "prob_a": 1' + "0" * 400 + "}", "column 'prob_a', row 0"),
         ("[" * 100_000, "line 1 is not JSON"),
     ],

@@ -18,6 +18,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.report import report_text, write_evaluation_report, write_report
 from ebmcal.report.material import read_run
 from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.storage.atomic import write_text
 from synthetic_run import LABELS, METHODS, NASTY_TEXTS, make_predictions, make_run
 
 VOID = {"meta", "hr", "br", "img", "link", "input"}
@@ -413,3 +414,12 @@ def test_five_methods_two_seeds_stay_small_and_quick(tmp_path):
     path = write_report(run)
     assert path.stat().st_size < 3_000_000
     assert time.process_time() - started < 15
+
+
+def test_a_config_that_is_no_yaml_is_named(tmp_path):
+    """Of a run that is not finished, which no checksums vouch for."""
+    folder = RunFolder(tmp_path)
+    write_text(folder.metrics, "{}")
+    write_text(folder.config, "seeds: [1\x00")
+    with pytest.raises(EbmcalError, match=r"config\.yaml is not readable YAML"):
+        write_report(tmp_path)

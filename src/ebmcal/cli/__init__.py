@@ -28,6 +28,7 @@ class Command:
     help: str
     panel: str
     needs: tuple[str, ...] = ()
+    resumes: bool = False  # whether the same command again goes on where it stopped
 
 
 START, STAGES, JUDGE = (
@@ -37,14 +38,14 @@ START, STAGES, JUDGE = (
 )
 
 COMMANDS: dict[str, Command] = {
-    "run": Command("run:run", "All stages for one task: noise, training, calibration, report.", START, TRAINING),
-    "demo": Command("demo:demo", "The whole method on built-in texts and weights, in minutes.", START, TRAINING),
-    "benchmark": Command("benchmark:benchmark", "Tasks × methods × seeds, and the paper's tables.", START, TRAINING),
+    "run": Command("run:run", "All stages for one task: noise, training, calibration, report.", START, TRAINING, True),
+    "demo": Command("demo:demo", "The whole method on built-in texts and weights, in minutes.", START, TRAINING, True),
+    "benchmark": Command("benchmark:benchmark", "Tasks × methods × seeds, the paper's tables.", START, TRAINING, True),
     "tasks": Command("tasks:tasks", "What is built in: columns, labels, metric, settings.", START),
-    "noise fit": Command("noise:fit", "Finetune the noise language model.", STAGES, TRAINING),
-    "noise sample": Command("noise:sample", "Write noise texts into a store.", STAGES, TRAINING),
+    "noise fit": Command("noise:fit", "Finetune the noise language model.", STAGES, TRAINING, True),
+    "noise sample": Command("noise:sample", "Write noise texts into a store.", STAGES, TRAINING, True),
     "noise show": Command("noise:show", "Look at noise: masked input, hidden words, what was written.", STAGES),
-    "train": Command("train:train", "Train the models of a run, without predictions or report.", STAGES, TRAINING),
+    "train": Command("train:train", "Train the models of a run, without predictions, report.", STAGES, TRAINING, True),
     "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING),
     "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", JUDGE),
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
@@ -97,15 +98,16 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, SystemExit) as stop:
         if getattr(stop, "code", 130) != 130:  # typer turns Ctrl-C into this exit code
             raise
-        typer.secho("Stopped. What was finished is kept: run the same command again to go on.", err=True)
+        command = COMMANDS.get(_wanted(arguments) or "")
+        kept = "What was finished is kept: run the same command again to go on."
+        typer.secho(f"Stopped. {kept if command and command.resumes else 'Nothing was written.'}", err=True)
         raise SystemExit(130) from None
     except OSError as error:
         if isinstance(error, BrokenPipeError):  # the reader, `head` for example, had enough
             raise SystemExit(0) from None
         where = f" ({error.filename})" if error.filename else ""
         typer.secho(
-            f"Error: {error.strerror or error}{where}. What was finished is kept: mend it, then run the same "
-            "command again.",
+            f"Error: {error.strerror or error}{where}. Mend it, then run the same command again.",
             fg=typer.colors.RED,
             err=True,
         )

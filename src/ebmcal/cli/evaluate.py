@@ -3,6 +3,7 @@
 A thin call of `ebmcal.evaluate`.
 """
 
+import sys
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -10,6 +11,7 @@ from typing import Annotated
 import typer
 
 from ebmcal.errors import EbmcalError
+from ebmcal.storage.atomic import check_target
 
 
 class Format(str, Enum):
@@ -22,12 +24,16 @@ class Format(str, Enum):
 
 
 def evaluate(
-    files: Annotated[list[Path], typer.Argument(help="Predictions: .parquet, .csv, .jsonl or .npz.")],
+    files: Annotated[
+        list[Path], typer.Argument(help="Predictions: .parquet, .csv, .tsv, .jsonl, .json, .npz; - is a pipe.")
+    ],
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure as JSON.")] = None,
     report: Annotated[Path | None, typer.Option(help="Write an HTML report with pictures.")] = None,
     metrics: Annotated[str | None, typer.Option(help="Which metrics, separated by commas.")] = None,
     n_bins: Annotated[int, typer.Option(min=1, help="Bins of the binned calibration errors.")] = 20,
-    resamples: Annotated[int, typer.Option(min=0, help="Resamples for intervals and tests; 0 for none.")] = 1000,
+    resamples: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Resamples for intervals, tests; 0 for none.")
+    ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
     fit: Annotated[
         list[Path] | None, typer.Option(help="Predictions to fit a calibrator on: one for all files, or one for each.")
@@ -38,6 +44,9 @@ def evaluate(
     ood: Annotated[
         list[Path] | None, typer.Option(help="Predictions for other text: one for all files, or one for each.")
     ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
+    ] = False,
     unpaired: Annotated[bool, typer.Option("--unpaired", help="The files are of different rows: no tests.")] = False,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
 ) -> None:
@@ -51,7 +60,7 @@ def evaluate(
     with as_notices():
         result = evaluate(
             files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, paired=not unpaired, fit=fit or None,
-            calibrator=calibrator, ood=ood or None,
+            calibrator=calibrator, ood=ood or None, normalize=normalize, progress=sys.stderr.isatty(),
         )  # fmt: skip
     if output is Format.table:
         _print_rich(result.table())
@@ -65,11 +74,13 @@ def evaluate(
 
 
 def _keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
-    """Refuse to write over a file of predictions."""
+    """Refuse to write over a file of predictions, or where nothing can be written: before any work."""
     inputs = {path.resolve() for path in read}
     for option, path in written.items():
         if path is not None and path.resolve() in inputs:
             raise EbmcalError(f"{option} {path} would write over the predictions in it. Choose another file.")
+        if path is not None:
+            check_target(path, option)
 
 
 def _print_rich(sheet: object) -> None:

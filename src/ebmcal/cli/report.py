@@ -28,8 +28,10 @@ def report(
 ) -> None:
     """Write the report of a run: summary, every figure, examples, settings; or its tables as text."""
     from ebmcal.report import report_text, write_report
-    from ebmcal.storage.atomic import write_text
+    from ebmcal.storage.atomic import check_target, write_text
 
+    if output is not None:
+        check_target(output, "--output")
     if format is ReportFormat.html:
         typer.echo(f"Wrote {write_report(run, output)}")
         return

@@ -5,7 +5,7 @@ value by value (`values`), `store` keeps them as memory-mapped Arrow, `labels` a
 counts what was odd. `in_memory` turns objects into files.
 """
 
-from ebmcal.data.audit import audit_sentences
+from ebmcal.data.audit import audit_sentences, label_sentence
 from ebmcal.data.builtin import imdb_reviews
 from ebmcal.data.load import TaskData, load_data, load_other_texts, load_texts
 from ebmcal.data.sources import DataSource
@@ -17,6 +17,7 @@ __all__ = [
     "Texts",
     "audit_sentences",
     "imdb_reviews",
+    "label_sentence",
     "load_data",
     "load_other_texts",
     "load_texts",

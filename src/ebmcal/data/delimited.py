@@ -1,14 +1,15 @@
-"""Delimited text and JSON lines → rows, in bounded memory. Every oddity of a file is an error or a count in the tally.
+"""Delimited text, JSON lines, JSON and plain lines → rows. Every oddity of a file is an error or a count in the tally.
 
-BOM, invalid UTF-8, NUL bytes and any line ending are taken care of.
+BOM, invalid UTF-8, NUL bytes and any line ending are taken care of. All but JSON is read in bounded memory.
 """
 
+import codecs
 import contextlib
 import csv
 import io
 import json
-from collections.abc import Generator, Iterator
-from dataclasses import dataclass
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -26,9 +27,21 @@ class Dialect:
     delimiter: str
     quoted: bool
     header: tuple[str, ...] | None = None
+    encoding: str | None = None  # UTF-8, with what is not replaced, where none is named
 
 
 CSV, TSV, GLUE_TSV = Dialect(",", True), Dialect("\t", True), Dialect("\t", False)
+MARKS = (",", ";", "\t", "|")
+MAX_JSON = 1 << 30  # bytes; JSON is read whole
+
+
+def as_written(path: Path, dialect: Dialect, wanted: Sequence[str]) -> Dialect:
+    """The dialect with the separator that the header shows, where the usual one finds neither columns nor a cut."""
+    header = delimited_header(path, dialect)
+    if len(header) > 1 or all(name in header for name in wanted):
+        return dialect
+    others = (replace(dialect, delimiter=mark) for mark in MARKS if mark in header[0])
+    return next((other for other in others if len(delimited_header(path, other)) > 1), dialect)
 
 
 def delimited_header(path: Path, dialect: Dialect) -> list[str]:
@@ -46,6 +59,9 @@ def delimited_header(path: Path, dialect: Dialect) -> list[str]:
 
 def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
     """Rows of a CSV or TSV file; lines with too few or too many fields are set aside in the tally."""
+    usual, dialect = dialect, as_written(path, dialect, columns.wanted())
+    if dialect != usual:
+        tally.add("met", f"header line with columns separated by {dialect.delimiter!r}", 1)
     header = delimited_header(path, dialect)
     columns.check(path, header, delimiter_hint(header, dialect))
     places = [None if name is None else header.index(name) for name in (columns.text, columns.pair, columns.label)]
@@ -81,7 +97,8 @@ def _records(path: Path, dialect: Dialect, tally: Tally) -> Generator[tuple[int,
     csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     # strict: a quote in the wrong place is noticed instead of gluing rows together
-    reader = csv.reader(text_lines(path, tally), delimiter=dialect.delimiter, quoting=quoting, strict=True)
+    lines = text_lines(path, tally, dialect.encoding)
+    reader = csv.reader(lines, delimiter=dialect.delimiter, quoting=quoting, strict=True)
     line = 1
     while True:
         try:
@@ -112,28 +129,54 @@ def delimiter_hint(header: list[str], dialect: Dialect) -> str:
     return ""
 
 
-def jsonl_header(path: Path) -> list[str]:
-    """The keys of the first object."""
-    for _, value in _objects(path, Tally("line")):
-        return list(value)
-    raise EbmcalError(f"{path} is empty; one JSON object a line was expected.")
+def json_header(path: Path, kind: str, encoding: str | None = None) -> list[str]:
+    """The keys of the first object; those of objects inside it with dots, as in "meta.label"."""
+    for _, value in _objects(path, kind, Tally("line"), encoding):
+        return list(_flat_names(value))
+    raise EbmcalError(f"{path} is empty; {'one JSON object a line' if kind == 'jsonl' else 'a list'} was expected.")
 
 
-def read_jsonl(path: Path, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
-    """Rows of a JSON-lines file; an object without the text (or pair) key is set aside in the tally."""
-    columns.check(path, jsonl_header(path))
-    for number, (line, value) in enumerate(_objects(path, tally)):
-        if columns.text not in value or (columns.pair and columns.pair not in value):
+def read_json_rows(path: Path, kind: str, columns: Columns, tally: Tally, encoding: str | None) -> Iterator[SourceRow]:
+    """Rows of a file of JSON (lines); an object without the text (or pair) key is set aside in the tally."""
+    columns.check(path, json_header(path, kind, encoding))
+    for number, (line, value) in enumerate(_objects(path, kind, tally, encoding)):
+        if any(_find(value, name) is _ABSENT for name in (columns.text, columns.pair) if name):
             tally.add("set_aside", "too few fields", line)
             continue
         if columns.where and str(value.get(columns.where[0])) != columns.where[1]:
             continue
-        values = [None if name is None else value.get(name) for name in (columns.text, columns.pair, columns.label)]
-        yield as_row(number, values, columns, line, tally)
+        found = [None if n is None else _find(value, n) for n in (columns.text, columns.pair, columns.label)]
+        yield as_row(number, [None if v is _ABSENT else v for v in found], columns, line, tally)
 
 
-def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
-    for line, content in enumerate(text_lines(path, tally), start=1):
+_ABSENT = object()
+
+
+def _find(value: Any, name: str) -> Any:
+    """The field of an object; a name with dots goes into objects and lists inside it."""
+    if isinstance(value, dict) and name in value:
+        return value[name]
+    first, dot, rest = name.partition(".")
+    if isinstance(value, list) and first.isdecimal() and int(first) < len(value):
+        return _find(value[int(first)], rest) if dot else value[int(first)]
+    return _find(value[first], rest) if dot and isinstance(value, dict) and first in value else _ABSENT
+
+
+def _flat_names(value: Any, prefix: str = "") -> Iterator[str]:
+    items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, dict) else enumerate(value[:10])
+    for key, inner in items:
+        yield f"{prefix}{key}"
+        if isinstance(inner, dict | list) and prefix.count(".") < 5:
+            yield from _flat_names(inner, f"{prefix}{key}.")
+
+
+def _objects(path: Path, kind: str, tally: Tally, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    if kind == "json":
+        found = _whole_json(path, encoding)
+        if found is not None:
+            yield from enumerate(found, start=1)
+            return
+    for line, content in enumerate(text_lines(path, tally, encoding), start=1):
         if not content.strip():
             tally.add("met", "blank lines", line)
             continue
@@ -146,14 +189,47 @@ def _objects(path: Path, tally: Tally) -> Iterator[tuple[int, dict[str, Any]]]:
         yield line, value
 
 
-def text_lines(path: Path, tally: Tally) -> Iterator[str]:
-    """The lines of a file with their endings; bytes that are not UTF-8 arrive as lone surrogates."""
+def _whole_json(path: Path, encoding: str | None) -> list[dict[str, Any]] | None:
+    """The objects of a JSON file: a list of them, a list inside an object, or columns; None where it has JSON lines."""
+    if path.stat().st_size > MAX_JSON:
+        raise EbmcalError(f"{path} is larger than {MAX_JSON >> 30} GB of JSON, which is read whole. Write it as JSONL.")
+    try:
+        value = json.loads("".join(text_lines(path, Tally("line"), encoding)))
+    except (ValueError, RecursionError):
+        return None
+    if isinstance(value, dict) and value and all(isinstance(column, list) for column in value.values()):
+        columns = list(value.values())
+        if len(columns) == 1 and all(isinstance(row, dict) for row in columns[0]):
+            value = columns[0]
+        elif len({len(column) for column in columns}) == 1:
+            value = [dict(zip(value, row, strict=True)) for row in zip(*columns, strict=True)]
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise EbmcalError(f"{path} holds no list of JSON objects with named fields, nor columns of equal length.")
+    return value
+
+
+def read_lines(path: Path, columns: Columns, tally: Tally, encoding: str | None) -> Iterator[SourceRow]:
+    """Rows of a text file, a text a line; blank lines are counted and left out."""
+    for number, content in enumerate(text_lines(path, tally, encoding)):
+        if content.strip():
+            yield as_row(number, [content.rstrip("\r\n"), None, None], columns, number + 1, tally)
+        else:
+            tally.add("met", "blank lines", number + 1)
+
+
+def text_lines(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[str]:
+    """The lines of a file with their endings; bytes that are not of its encoding arrive as lone surrogates."""
+    # utf-8-sig drops a BOM
+    encoding = "utf-8-sig" if encoding is None or codecs.lookup(encoding).name == "utf-8" else encoding
     try:
         with open(path, "rb") as raw:
-            _refuse_other_encodings(path, raw.peek(4096)[:4096])
-            # utf-8-sig drops a BOM; newline="" ends a line at \n, \r\n or \r and leaves the ending in place
-            handle = io.TextIOWrapper(raw, encoding="utf-8-sig", errors="surrogateescape", newline="")
+            if encoding == "utf-8-sig":
+                _refuse_other_encodings(path, raw.peek(4096)[:4096])
+            # newline="" ends a line at \n, \r\n or \r and leaves the ending in place
+            handle = io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="")
             yield from _bounded(path, handle, tally)
+    except UnicodeError as error:
+        raise EbmcalError(f"{path} is not of the encoding {encoding}: {error}. Name another one (encoding).") from error
     except OSError as error:
         raise EbmcalError(f"Could not read {path}: {error.strerror or error}.") from error
 
@@ -173,6 +249,6 @@ def _bounded(path: Path, handle: io.TextIOWrapper, tally: Tally) -> Iterator[str
 def _refuse_other_encodings(path: Path, head: bytes) -> None:
     if head.startswith(_WIDE_BOMS) or head.count(0) > len(head) // 4:
         raise EbmcalError(
-            f"{path} is not UTF-8 text (it looks like UTF-16 or a binary file). Save it as UTF-8, "
-            f"for example: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
+            f"{path} is not UTF-8 text (it looks like UTF-16 or a binary file). Name its encoding (--encoding utf-16) "
+            f"or save it as UTF-8, for example: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
         )

@@ -7,6 +7,8 @@ duckdb) end as the same file when they hold the same texts and labels: it is nam
 import hashlib
 import json
 import os
+import re
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -42,6 +44,8 @@ def as_table_file(source: Any, folder: str | Path, columns: Columns | None = Non
     True
     """
     columns = columns or Columns("text")
+    if is_stdin(source):
+        return _spooled(Path(folder), columns.text), columns
     if isinstance(source, str | os.PathLike):
         return Path(source), columns
     found = _named_columns(source, columns)
@@ -56,6 +60,27 @@ def as_table_file(source: Any, folder: str | Path, columns: Columns | None = Non
     if not any(lengths.values()):
         raise EbmcalError(f"The data, a {_kind(source)}, has no rows. Give at least one text.")
     return _write(pa.table(arrays), Path(folder)), columns
+
+
+def is_stdin(source: Any) -> bool:
+    """Whether a path is "-", which stands for what is piped in."""
+    return isinstance(source, str | os.PathLike) and os.fspath(source) == "-"
+
+
+def _spooled(folder: Path, text_column: str) -> Path:
+    """What is piped in, as a file that is named by its contents; its first characters say what kind of file it is."""
+    content = sys.stdin.buffer.read()
+    head = content[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
+    first = head.splitlines()[0] if head else b""
+    if not first:
+        raise EbmcalError("Nothing was piped in: - stands for the standard input. Give a file, or pipe one in.")
+    names = [name.strip(b'" ') for name in re.split(rb"[,;\t|]", first)]
+    kind = ".csv" if text_column.encode() in names else ".txt"
+    kind = ".parquet" if head.startswith(b"PAR1") else ".json" if re.match(rb"\[?\s*\{", head) else kind
+    path = folder / f"stdin-{hashlib.sha256(content).hexdigest()[:16]}{kind}"
+    with writing(path) as aside:
+        aside.write_bytes(content)
+    return path
 
 
 def _named_columns(source: Any, columns: Columns) -> dict[str, Any] | None:

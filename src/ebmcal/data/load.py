@@ -14,7 +14,7 @@ from ebmcal.data.sources import DataSource, ResolvedSource, resolve_source
 from ebmcal.data.splits import halves, stratified_split, stratified_subset
 from ebmcal.data.store import StoredPart, store_part
 from ebmcal.data.texts import Texts
-from ebmcal.data.values import FIRST, Columns
+from ebmcal.data.values import FIRST, NOT_UTF8, Columns
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.checksums import fingerprint
 
@@ -68,6 +68,7 @@ def load_texts(
     label_column: str | None = None,
     label_names: tuple[str, ...] | None = None,
     say: Callable[[str], None] = lambda line: None,
+    encoding: str | None = None,
 ) -> Texts:
     """All rows of one file, labels optional: to predict on it, or as text from elsewhere.
 
@@ -75,30 +76,36 @@ def load_texts(
     """
     path = Path(path)
     check_file(path)
-    part = PartFiles((path,), format_of(path), Columns(text_column, text_pair_column, label_column))
+    columns = Columns(text_column, text_pair_column, label_column)
+    part = PartFiles((path,), format_of(path), columns, encoding=encoding)
     part.check()
     stored = store_part(part, Path(cache_dir), say)
-    _check_rows(stored, str(path))
+    _check_rows(stored, str(path), encoding)
     names = label_names or infer_names(stored.label_values, path)
     classes = classes_of(stored, class_map(tuple(names), by_number=label_names is not None), str(path))
     return Texts.of(stored, text_pair_column is not None, classes)
 
 
 def load_other_texts(
-    path: Path, cache_dir: Path, text_column: str | None = None, say: Callable[[str], None] = lambda line: None
+    path: Path,
+    cache_dir: Path,
+    text_column: str | None = None,
+    say: Callable[[str], None] = lambda line: None,
+    encoding: str | None = None,
 ) -> Texts:
     """Texts from elsewhere: the column `text`, or that of the run's own files, or the only one of the file."""
     path = Path(path)
     check_file(path)
-    columns = PartFiles((path,), format_of(path), Columns("text")).header_of(path)
+    columns = PartFiles((path,), format_of(path), Columns("text"), encoding=encoding).header_of(path)
     known = [name for name in ("text", text_column) if name in columns]
-    return load_texts(path, cache_dir, (known or (columns if len(columns) == 1 else ["text"]))[0], say=say)
+    chosen = (known or (columns if len(columns) == 1 else ["text"]))[0]
+    return load_texts(path, cache_dir, chosen, say=say, encoding=encoding)
 
 
 def _labelled(resolved: ResolvedSource, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
     """Class names, and each part without the rows that have no label."""
     for part, kept in stored.items():
-        _check_rows(kept, f"the {part} file {resolved.parts[part].paths[0]}")
+        _check_rows(kept, f"the {part} file {resolved.parts[part].paths[0]}", resolved.parts[part].encoding)
     names = resolved.label_names or infer_names(stored["train"].label_values, resolved.parts["train"].paths[0])
     mapping = class_map(names, by_number=resolved.label_names is not None)
     labelled = {}
@@ -124,7 +131,7 @@ def _check_two_classes(train: Texts, names: tuple[str, ...], file: str, column: 
         )
 
 
-def _check_rows(stored: StoredPart, what: str) -> None:
+def _check_rows(stored: StoredPart, what: str, encoding: str | None = None) -> None:
     info = stored.info
     if info["rows"] == 0:
         aside = sum(entry["count"] for entry in info["set_aside"].values())
@@ -132,6 +139,12 @@ def _check_rows(stored: StoredPart, what: str) -> None:
         raise EbmcalError(f"There are no rows to read in {what}{broken}.")
     if info["empty_texts"]["count"] == info["rows"]:
         raise EbmcalError(f"Every text of {what} is empty. Choose another text column.")
+    n_hurt = info["cleaned"].get(NOT_UTF8, {"count": 0})["count"]
+    if encoding is None and n_hurt > info["rows"] / 2:
+        raise EbmcalError(
+            f"{n_hurt:,} of the {info['rows']:,} rows of {what} are not UTF-8: characters would be lost. Name the "
+            "encoding of the file (--encoding latin-1, cp1252, …), or utf-8 to take them as they are."
+        )
 
 
 def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
@@ -156,7 +169,8 @@ def _check_splits(splits: dict[str, Texts], names: tuple[str, ...], file: Path) 
     for name, split in splits.items():
         if len(split) == 0:
             raise EbmcalError(
-                f"The {name} split has no rows: the {len(train):,} training rows of {file} are too few to cut one off."
+                f"The {name} split has no rows: the training rows of {file} have {len(np.unique(train.keys)):,} "
+                "different texts, too few to cut one off (equal texts stay together). Give the split as a file."
             )
         check_seen(train.labels, split.labels, split.ids, names, f"The {name} split")
 

@@ -9,20 +9,24 @@ from ebmcal.data import columnar, delimited
 from ebmcal.data.values import Columns, SourceRow, Tally
 from ebmcal.errors import EbmcalError
 
-SUFFIXES = {".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SUFFIXES = {
+    ".csv": "csv", ".tsv": "tsv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet",
+    ".txt": "txt",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class PartFiles:
-    """Files that together make one part; `format` is csv, tsv, glue, jsonl, parquet or arrow.
+    """Files that together make one part; `format` is csv, tsv, glue, jsonl, json, txt, parquet or arrow.
 
-    `header` names the columns of files that have none.
+    `header` names the columns of files that have none; `encoding` is that of files of text, UTF-8 by default.
     """
 
     paths: tuple[Path, ...]
     format: str
     columns: Columns
     header: tuple[str, ...] | None = None
+    encoding: str | None = None
 
     def check(self) -> None:
         """Raise unless every file is there, can be opened and has the columns."""
@@ -45,25 +49,30 @@ class PartFiles:
             start += last + 1
 
     def _read(self, path: Path, tally: Tally) -> Iterator[SourceRow]:
-        if self.format == "jsonl":
-            return delimited.read_jsonl(path, self.columns, tally)
+        if self.format in ("jsonl", "json"):
+            return delimited.read_json_rows(path, self.format, self.columns, tally, self.encoding)
+        if self.format == "txt":
+            return delimited.read_lines(path, self.columns, tally, self.encoding)
         if self.format in ("parquet", "arrow"):
             return columnar.read_columnar(path, self.format, self.columns, tally)
         return delimited.read_delimited(path, self._dialect(), self.columns, tally)
 
     def header_of(self, path: Path) -> list[str]:
-        if self.format == "jsonl":
-            return delimited.jsonl_header(path)
+        if self.format in ("jsonl", "json"):
+            return delimited.json_header(path, self.format, self.encoding)
+        if self.format == "txt":  # its lines are the texts, whatever they are called
+            return [self.columns.text]
         if self.format in ("parquet", "arrow"):
             return columnar.columnar_header(path, self.format)
-        return delimited.delimited_header(path, self._dialect())
+        dialect = delimited.as_written(path, self._dialect(), self.columns.wanted())
+        return delimited.delimited_header(path, dialect)
 
     def _hint(self, header: list[str]) -> str:
         return delimited.delimiter_hint(header, self._dialect()) if self.format in ("csv", "tsv", "glue") else ""
 
     def _dialect(self) -> delimited.Dialect:
         known = {"csv": delimited.CSV, "tsv": delimited.TSV, "glue": delimited.GLUE_TSV}[self.format]
-        return delimited.Dialect(known.delimiter, known.quoted, self.header)
+        return delimited.Dialect(known.delimiter, known.quoted, self.header, self.encoding)
 
     @property
     def unit(self) -> str:

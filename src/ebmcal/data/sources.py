@@ -36,6 +36,7 @@ class DataSource:
     max_train_rows: int | None = None
     max_eval_rows: int | None = None
     split_seed: int = 0
+    encoding: str | None = None
 
     def __post_init__(self) -> None:
         for name in ("data_dir", "train", "calibration", "test"):
@@ -98,7 +99,9 @@ def _own_files(source: DataSource, task: Task | None) -> dict[str, PartFiles]:
     given = {part: path for part, path in files.items() if path is not None}
     for path in given.values():
         check_file(path)
-    return {part: PartFiles((path,), format_of(path), columns) for part, path in given.items()}
+    return {
+        part: PartFiles((path,), format_of(path), columns, encoding=source.encoding) for part, path in given.items()
+    }
 
 
 def _given_columns(source: DataSource, task: Task | None) -> tuple[str | None, str | None, str | None]:

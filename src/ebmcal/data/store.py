@@ -18,10 +18,11 @@ import pyarrow as pa
 from ebmcal.data.parts import PartFiles
 from ebmcal.data.values import SourceRow, Tally
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import read_json, write_json, writing
+from ebmcal.storage.atomic import read_json, sweep, write_json, writing
 from ebmcal.storage.checksums import checksum, fingerprint
+from ebmcal.storage.locks import locked
 
-VERSION = 1  # raise it when reading changes, so that old cache files are not used
+VERSION = 2  # raise it when reading changes, so that old cache files are not used
 MAX_LABELS = 1000
 _BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
 _RELEASE_BYTES = 1 << 25
@@ -115,13 +116,16 @@ class StoredPart:
 def store_part(part: PartFiles, cache_dir: Path, say: Callable[[str], None] = lambda line: None) -> StoredPart:
     """The part as a memory-mapped Arrow file; read from the source only when the cache has no sound copy."""
     sums = [checksum(path) for path in part.paths]
-    key = fingerprint(VERSION, sums, part.format, part.header, vars(part.columns))
+    key = fingerprint(VERSION, sums, part.format, part.header, vars(part.columns), part.encoding)
     path = Path(cache_dir) / f"texts-{key}.arrow"
     info = _sound_info(path)
     if info is None:
         if path.exists() or path.with_suffix(".json").exists():
             say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is lost or damaged: made again")
-        info = _make(part, sums, path)
+        with locked(path.with_suffix(".lock"), waiting=lambda holder: say(f"data: waits for {holder}")):
+            for place in (path, path.with_suffix(".json")):
+                sweep(place)
+            info = _sound_info(path) or _make(part, sums, path)
     file = MappedFile(path)
     ids, codes, keys = file.numbers("id", np.int64), file.numbers("code", np.int32), file.numbers("key", np.uint64)
     return StoredPart(file, info, ids, codes, keys, file.numbers("empty", bool))

@@ -20,6 +20,10 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
 
 
+#: A reason in the tally: characters that are lost.
+NOT_UTF8 = "invalid UTF-8 replaced"
+
+
 class SourceRow(NamedTuple):
     """One row of a source: its number from 0, its texts, its label as written (None when missing)."""
 
@@ -48,6 +52,13 @@ class Columns:
 
     def check(self, path: Path, present: Sequence[str], hint: str = "") -> None:
         """Raise unless every wanted column is there exactly once."""
+        named = {"text": self.text, "second text": self.pair, "label": self.label}
+        for role, name in named.items():
+            twice = [other for other in named if name is not None and other != role and named[other] == name]
+            if twice:
+                raise EbmcalError(
+                    f"The column {name!r} was given as the {role} and as the {twice[0]}; they must differ."
+                )
         counts = Counter(present)
         for name in self.wanted():
             if counts[name] == 0:
@@ -104,10 +115,15 @@ def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
     if "\0" in value:
         tally.add("cleaned", "NUL characters turned to spaces", place)
         value = value.replace("\0", " ")
-    if not value.isascii() and _SURROGATES.search(value):
-        tally.add("cleaned", "invalid UTF-8 replaced", place)
+    if has_surrogates(value):
+        tally.add("cleaned", NOT_UTF8, place)
         value = _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", value)
     return value
+
+
+def has_surrogates(text: str) -> bool:
+    """Whether a text holds half a character, which no file and no tokenizer takes."""
+    return not text.isascii() and _SURROGATES.search(text) is not None
 
 
 def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
@@ -118,7 +134,10 @@ def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
     """
     if isinstance(value, bool):
         return "true" if value else "false"
-    label = as_text(value, column, place, tally).strip()
+    written = as_text(value, column, place, tally)
+    label = written.strip()
+    if label != written and label:
+        tally.add("cleaned", "labels with spaces around them, which were taken off", place)
     return (_WHOLE_FLOAT.sub(r"\1", label) if "." in label else label) or None
 
 

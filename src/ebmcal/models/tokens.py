@@ -44,6 +44,11 @@ class TokenTable:
     def lengths(self) -> np.ndarray:
         return np.diff(self.offsets)
 
+    def share_of(self, token: int) -> float:
+        """The share of the tokens that are this one."""
+        count = sum(int((self.ids[i : i + 2**20] == token).sum()) for i in range(0, len(self.ids), 2**20))
+        return count / max(1, len(self.ids))
+
     @classmethod
     def open(cls, folder: Path) -> "TokenTable | None":
         """The table in `folder`, memory-mapped, or None when it is absent or its files do not fit together."""

@@ -7,11 +7,13 @@ An `OnlineSource` is one class with one method, from (texts, random generator) t
 nothing and is never used up. Noise of language models is in `lm`, `masking` and their neighbours.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+
+from ebmcal.errors import EbmcalError
 
 Row = tuple[str, str | None]
 
@@ -123,6 +125,20 @@ class Others(OneByOne):
     def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         first, other = self.given.rows(rng.integers(len(self.given), size=2))
         return Written((first[0], (first[1] or other[0]) if texts.is_pair else None))
+
+
+#: Sources that need nothing but the texts: name -> the source in the form that follows the name, "" for none.
+FROM_TEXTS: dict[str, Callable[[str], OnlineSource]] = {"splice": Splice, "far": lambda form: Far()}
+
+
+def check_labels(form: str, labels: np.ndarray) -> None:
+    """Refuse a form that looks at labels where there are none, or only one."""
+    if form in LABEL_FORMS and len(np.unique(labels[labels >= 0])) < 2:
+        found = "none" if (labels < 0).all() else "one only"
+        raise EbmcalError(
+            f"splice:{form} chooses texts by their labels, and these have {found}. "
+            "Use splice, or give texts with labels."
+        )
 
 
 def _two(n: int, rng: np.random.Generator) -> tuple[int, int]:

@@ -14,7 +14,7 @@ import numpy as np
 from ebmcal.config import parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.models.tokens import TokenTable
-from ebmcal.noise.sources import Far, OnlineSource, Row, Splice, TextRows, Written
+from ebmcal.noise.sources import FROM_TEXTS, OnlineSource, Row, TextRows, Written, check_labels
 from ebmcal.training.plan import Draw, NoiseSupply, Shuffled
 
 #: Texts -> what their draws have as tokens.
@@ -69,13 +69,15 @@ class Mixture:
 def fresh_supply(noise: str, texts: TextRows, encode: Encode, seed: int) -> NoiseSupply:
     """The sources of a `noise` setting that need nothing but the texts: splice, far, and both in their shares."""
     parts = parse_noise(noise)
-    others = [p.name for p in parts if p.source not in ("splice", "far") or (p.source == "far" and p.of)]
+    others = [p.name for p in parts if p.source not in FROM_TEXTS or (p.source == "far" and p.of)]
     if others:
         raise EbmcalError(
             f"{', '.join(others)}: only splice and far are made from the texts alone. Noise of a language model is "
             "written first: ebmcal.write_noise(texts, lm=…, count=…)."
         )
-    sources: list[OnlineSource] = [Splice(part.of) if part.source == "splice" else Far() for part in parts]
+    for part in parts:
+        check_labels(part.of, texts.labels)
+    sources = [FROM_TEXTS[part.source](part.of) for part in parts]
     supplies: list[NoiseSupply] = [
         Fresh(p.name, source, texts, encode, seed) for p, source in zip(parts, sources, strict=True)
     ]

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from datasets import Dataset
 
+from ebmcal.config import SEEDS, STEPS
 from ebmcal.data import Texts, load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns
@@ -69,7 +70,8 @@ def write_noise(
     >>> noise.column_names, len(noise), noise["text"][0] in ("one two three", "un deux trois")
     (['text'], 4, False)
     """
-    _check(count, mask_ratio, steps)
+    _check(count=count, steps=steps, max_length=max_length, seed=seed, mask_ratio=mask_ratio)
+    _check_names(source=source, lm=lm, mode=mode, text_column=text_column, text_pair_column=text_pair_column)
     if source is None:
         find_mode(mode)
         check_language_model(lm)
@@ -142,13 +144,32 @@ def _folder(output: str | Path | None) -> Iterator[Path]:
     yield Path(output).expanduser()
 
 
-def _check(count: int, mask_ratio: float, steps: int | None) -> None:
+#: Whole numbers: the least and the most.
+LIMITS = {"count": (1, 10**9), "steps": (1, STEPS), "max_length": (8, 8192), "seed": (0, SEEDS - 1)}
+
+
+def _check(mask_ratio: float, **numbers: int | None) -> None:
+    """All that is wrong with the numbers, at once."""
     problems = [
-        f"{name} must be a whole number, 1 or more; {value!r} came."
-        for name, value in (("count", count), ("steps", steps if steps is not None else 1))
-        if not isinstance(value, int) or value < 1
+        f"{name} must be a whole number, {LIMITS[name][0]} or more and {LIMITS[name][1]:,} at most; {value!r} came."
+        for name, value in numbers.items()
+        if not (name == "steps" and value is None) and not _is_within(value, *LIMITS[name])
     ]
-    if not 0 < mask_ratio < 1:
+    if isinstance(mask_ratio, bool) or not isinstance(mask_ratio, int | float) or not 0 < mask_ratio < 1:
         problems.append(f"mask_ratio is a share between 0 and 1; {mask_ratio!r} came.")
     if problems:
         raise EbmcalError("\n".join(problems))
+
+
+def _is_within(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool) and bool(least <= value <= most)
+
+
+def _check_names(**names: str | None) -> None:
+    wrong = [
+        f"{name} is a word; {value!r} came."
+        for name, value in names.items()
+        if not isinstance(value, str | Path) and (value is not None or name in ("lm", "mode", "text_column"))
+    ]
+    if wrong:
+        raise EbmcalError("\n".join(wrong))

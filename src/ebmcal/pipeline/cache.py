@@ -6,19 +6,43 @@ from pathlib import Path
 
 from ebmcal.config import RunConfig
 from ebmcal.data import Texts
+from ebmcal.errors import EbmcalError
 from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
 from ebmcal.progress import Reporter
-from ebmcal.storage.atomic import sweep
+from ebmcal.runfolder import RunFolder
+from ebmcal.storage.atomic import can_write, remove, sweep
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import locked
 from ebmcal.storage.places import cache_dir
 from ebmcal.storage.sealing import is_whole
 
+#: Folders of the cache; texts lie beside them.
+KINDS = ("tokens", "noise_lm", "noise", "probes")
+
 
 def cache_of(config: RunConfig) -> Path:
-    """The cache of a run."""
-    return cache_dir(config.cache_dir)
+    """The cache of a run; where a shared one is read-only, one in the run folder that shows what it has."""
+    shared = cache_dir(config.cache_dir)
+    if config.output is None or can_write(shared):
+        return shared
+    own = RunFolder(config.output).cache
+    for there in (*shared.glob("texts-*.*"), *(p for kind in KINDS for p in (shared / kind).glob("[!.]*"))):
+        place = own / there.relative_to(shared)
+        if there.suffix != ".lock" and not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.symlink_to(there.resolve())
+    return own
+
+
+def sweep_cache(cache: Path) -> None:
+    """Remove what killed processes were writing. Whoever writes holds a lock: what is locked is left alone."""
+    for part in [*cache.glob(".*.part"), *(p for kind in KINDS for p in (cache / kind).glob(".*.part"))]:
+        name = part.name[1:].rsplit(".", 2)[0]
+        name = name.split(".")[0] if name.startswith("texts-") else name
+        with contextlib.suppress(EbmcalError), locked(part.with_name(f"{name}.lock")):
+            sweep(part.with_name(name))
+            remove(part)
 
 
 def tokens_of(texts: Texts, config: RunConfig, reporter: Reporter) -> TokenTable:

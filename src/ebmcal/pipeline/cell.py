@@ -239,6 +239,7 @@ def _save(
         "max_length": work.config.max_length,
         "text_column": work.config.text_column,
         "text_pair_column": work.config.text_pair_column,
+        "is_pair": work.data.is_pair,
         "data": {name: split.fingerprint for name, split in work.data.splits.items()},
         "training": facts,
     }

@@ -6,7 +6,8 @@ config.yaml and fingerprints.json vouch for each other, and the cards of finishe
 import contextlib
 from collections.abc import Mapping
 
-from ebmcal.config import RunConfig, added, differences, fixed_settings, load_config, save_config
+from ebmcal import __version__
+from ebmcal.config import RunConfig, added, differences, fixed_settings, load_config, read_yaml, save_config
 from ebmcal.data import TaskData
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE
@@ -36,6 +37,7 @@ def claim(
     (folder.root / SEAL).unlink(missing_ok=True)
     sweep(folder.root)
     prints = record | fingerprints_of(data) | dict(files or {}) | {"config": _settings_key(config)}
+    prints |= {"ebmcal": record.get("ebmcal", __version__)}
     write_json(folder.fingerprints, prints, checked=True)
     write_text(folder.config, save_config(config))
 
@@ -57,6 +59,7 @@ def check_place(folder: RunFolder) -> bool:
     first = {LOCK, folder.log.name, folder.data.name, folder.cache.name}
     begun = any(name not in first and not name.endswith(".part") for name in names)
     if begun and _recorded_config(folder) is None and _recorded_data(folder) is None:
+        _refuse_other_version(folder)
         raise EbmcalError(
             f"The output folder {folder.root} is not empty and is no run folder: it has no whole "
             f"{folder.config.name} or {folder.fingerprints.name}. Choose another --output."
@@ -76,6 +79,7 @@ def check_folder(
     ours = record is not None and record.get("config") == _settings_key(config)
     changed = differences(there, config) if there else []
     if begun and not ours and (changed or there is None):
+        _refuse_other_version(folder)
         which = "; ".join(changed) or f"its {folder.config.name} is lost or damaged"
         raise EbmcalError(
             f"The output folder {folder.root} belongs to another config ({which}). "
@@ -85,6 +89,31 @@ def check_folder(
     _check_data(folder, known, fingerprints_of(data) | {n: f for n, f in (files or {}).items() if n in known})
     wrong = {folder.config: there is None or changed, folder.fingerprints: record is None}
     return [f"{path.name} is lost or damaged" for path, is_wrong in wrong.items() if begun and is_wrong]
+
+
+def _refuse_other_version(folder: RunFolder) -> None:
+    """Refuse a config that is whole but has settings, or values, of another version of ebmcal."""
+    try:
+        values = read_yaml(folder.config)
+    except EbmcalError:
+        return  # damaged
+    known = set(RunConfig.model_fields)
+    if len(known & set(values)) < len(known) / 2:
+        return  # something else
+    try:
+        load_config(None, values)
+    except EbmcalError as error:
+        raise EbmcalError(
+            f"The run folder {folder.root} was made by ebmcal {_version_of(folder)}; this is {__version__}, which does "
+            f"not take its {folder.config.name}: {error} Use that version, or another --output."
+        ) from error
+
+
+def _version_of(folder: RunFolder) -> str:
+    """The version that a run folder says it was made by."""
+    with contextlib.suppress(EbmcalError, KeyError, TypeError):
+        return str(read_json(folder.metrics)["versions"]["ebmcal"])
+    return str((_recorded_data(folder) or {}).get("ebmcal", "of another version"))
 
 
 def all_cells(folder: RunFolder, config: RunConfig) -> list[Cell]:

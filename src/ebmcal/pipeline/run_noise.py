@@ -28,7 +28,7 @@ from ebmcal.noise.hardness import describe, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.mlm import Refill, load_masked_lm
-from ebmcal.noise.sources import Far, OnlineSource, Others, Row, Splice
+from ebmcal.noise.sources import FROM_TEXTS, OnlineSource, Others, Row
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from, tokens_of
@@ -194,7 +194,7 @@ def _prepare(config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: 
     if part.source == "mlm":
         return OnlineNoise(part, _refill(config, part))
     if part.is_online:
-        return OnlineNoise(part, Splice(part.of) if part.source == "splice" else Far())
+        return OnlineNoise(part, FROM_TEXTS[part.source](part.of))
     train = data.splits["train"]
     lm_folder, card = fit_noise_lm(config, part, data, reporter)
     wanted = noise_wanted(config, part, len(train))
@@ -221,7 +221,7 @@ def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Others]:
 
 
 def _given_texts(config: ResolvedConfig, part: NoisePart) -> Texts:
-    return load_other_texts(Path(part.of), cache_of(config), config.text_column)
+    return load_other_texts(Path(part.of), cache_of(config), config.text_column, encoding=config.encoding)
 
 
 def _encode(config: ResolvedConfig, tokenizer: Any, rows: Sequence[Row]) -> list[Tokens]:
@@ -263,7 +263,8 @@ def _probes(
         use_packing(encoder)
     known, noise = features(encoder, table, rows), features(encoder, held_out.table)
     probes = {s.part.name: probe(known, noise[held_out.rows_of(s.part.name)]) for s in sources}
-    write_json(place, probes, checked=True)
+    with made_once(place, "probes", reporter):
+        write_json(place, probes, checked=True)
     return probes
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 from ebmcal.advice import advise
 from ebmcal.config import ResolvedConfig, RunConfig, load_config
-from ebmcal.data import DataSource, TaskData, audit_sentences, load_data, load_other_texts
+from ebmcal.data import DataSource, TaskData, Texts, audit_sentences, label_sentence, load_data, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import judge_run
-from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, writes_texts
+from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, load_tokenizer, writes_texts
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
-from ebmcal.pipeline.cache import cache_of, tokens_of
+from ebmcal.pipeline.cache import cache_of, sweep_cache, tokens_of
 from ebmcal.pipeline.cell import CellWork, check_unfolded, ensure_trained, finish_cell, is_predicted, training_facts
 from ebmcal.pipeline.failures import Failures
 from ebmcal.pipeline.ownership import all_cells, check_place, claim, fingerprints_of
@@ -37,6 +37,9 @@ from ebmcal.training.methods import find_method
 from ebmcal.training.processes import is_main_process, main_process_first
 from ebmcal.training.running import check_machine
 from ebmcal.training.trackers import check_trackers
+
+#: A share of unknown tokens that is said.
+MANY_UNKNOWN = 0.001
 
 
 def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None) -> RunFolder:
@@ -67,6 +70,8 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
     """A run folder, locked, with everything that its cells share made."""
     folder = RunFolder(config.require_output())
     check_place(folder)
+    if is_main_process():
+        sweep_cache(cache_of(config))
     with main_process_first():  # the other processes of a torchrun find what the first has made
         resolved, data = prepare(config, reporter)
     with locked(folder.root) if is_main_process() else contextlib.nullcontext():
@@ -77,9 +82,8 @@ def _opened(config: RunConfig, reporter: Reporter, failures: Failures) -> Iterat
                 claim(folder, resolved, data, reporter, noise_files(resolved) if _noisy(resolved) else {})
             tables = {name: tokens_of(split, resolved, reporter) for name, split in data.splits.items()}
             _say_truncated(tables, config, reporter)
-            extra = {
-                name: load_other_texts(path, cache_of(config), config.text_column) for name, path in config.ood.items()
-            }
+            _say_unknown(tables, config, reporter)
+            extra = _other_texts(config)
             noise = None
             if noisy := _noisy(config):
                 with failures.of(*noisy):
@@ -138,12 +142,12 @@ def prepare(
     limit = longest_text(encoder)
     if limit and resolved.max_length > limit:
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")
-    for path in config.ood.values():
-        load_other_texts(path, cache_of(config), config.text_column, say_damage or reporter.say)
+    _other_texts(config, say_damage or reporter.say)
     if about := ABOUT_ENCODERS.get(config.encoder):
         reporter.say(f"encoder: {about}")
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     reporter.say(f"data: {data.task_name}, {len(data.label_names)} labels, {sizes}")
+    reporter.say(f"data: labels of train: {label_sentence(data.audit['splits']['train']['label_counts'])}")
     for sentence in audit_sentences(data.audit):
         reporter.say(f"data: {sentence}")
     return resolved, data
@@ -160,6 +164,23 @@ def _say_truncated(tables: dict[str, TokenTable], config: RunConfig, reporter: R
     if cut:
         counts = ", ".join(f"{n:,} of {len(tables[name]):,} in {name}" for name, n in cut.items())
         reporter.say(f"texts longer than {config.max_length} tokens were cut: {counts} (--max-length)")
+
+
+def _say_unknown(tables: dict[str, TokenTable], config: RunConfig, reporter: Reporter) -> None:
+    unknown = load_tokenizer(config.encoder, config.trust_remote_code).unk_token_id
+    shares = {name: table.share_of(unknown) for name, table in tables.items() if unknown is not None}
+    if any(share > MANY_UNKNOWN for share in shares.values()):
+        listed = ", ".join(f"{share:.1%} in {name}" for name, share in shares.items())
+        reporter.say(
+            f"words that the encoder {config.encoder} does not know (scripts, emoji): {listed} of the tokens. All of "
+            "them look the same to it; a multilingual encoder may know them."
+        )
+
+
+def _other_texts(config: RunConfig, say: Callable[[str], None] = lambda line: None) -> dict[str, Texts]:
+    """The texts from elsewhere, by name."""
+    where = cache_of(config), config.text_column, say, config.encoding
+    return {name: load_other_texts(path, *where) for name, path in config.ood.items()}
 
 
 def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failures: Failures) -> None:

@@ -4,6 +4,7 @@ Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`,
 of an NPZ are `labels`, `probs` or `logits`, `energies`, `ids`, `texts`, `text_pairs`. Other columns are left alone.
 """
 
+import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -153,13 +154,35 @@ def _labels(columns: dict[str, Any], names: tuple[str, ...], *, are_indices: boo
         )
     column = columns["label"]
     if isinstance(column, np.ndarray) and column.dtype.kind in "iu" and (are_indices or not _any_integer(names)):
+        if not are_indices and (column >= 0).any():
+            _say_positions(names, "logits" in columns or "probs" in columns)
         return column
     known: dict[str | None, int] = {}  # each spelling is looked up once
     spelt = [None if value is None else str(value) for value in column]  # a class may be called "None"
     for row, (word, value) in enumerate(zip(spelt, column, strict=True)):
         if word not in known:
             known[word] = _class_index(value, names, row)
+    if any(place >= 0 and word not in names and not _is_float_of(word, names) for word, place in known.items()):
+        _say_positions(names, "logits" in columns or "probs" in columns)
     return np.array([known[word] for word in spelt], dtype=np.int64)
+
+
+def _is_float_of(word: str | None, names: tuple[str, ...]) -> bool:
+    """Whether "1.0" stands for a class "1"."""
+    return str(_integer(word)) in names
+
+
+def _say_positions(names: tuple[str, ...], is_matrix: bool) -> None:
+    """Labels are numbers and classes have names: say what is what, and refuse where it could also be otherwise."""
+    if is_matrix:  # the columns of a matrix have no names but their numbers
+        return
+    if list(names) != sorted(names):
+        raise EbmcalError(
+            f"the labels are numbers and the classes have names: 0 may be {names[0]!r}, the first column, or "
+            f"{min(names)!r}, the first by alphabet. Write the names of the classes into the column 'label'."
+        )
+    read = ", ".join(f"{i} = {name}" for i, name in enumerate(names[:6])) + (", …" if len(names) > 6 else "")
+    warnings.warn(f"The labels are numbers and were read as {read}.", stacklevel=2)
 
 
 def _any_integer(names: tuple[str, ...]) -> bool:
@@ -178,6 +201,11 @@ def _class_index(value: Any, names: tuple[str, ...], row: int) -> int:
     if value == "" or value != value or number == -1:
         return -1
     if number is None or not 0 <= number < len(names) or _any_integer(names):
+        if len(names) == 1:
+            raise EbmcalError(
+                f"column 'label', row {row} is {_shown(value)}, and there is one class column only ({names[0]}); a "
+                "column for each class is needed, also for two."
+            )
         raise EbmcalError(f"column 'label', row {row}: {unknown_name('class', _shown(value), names)}")
     return number
 

@@ -5,6 +5,9 @@ becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
 """
 
 import json
+import os
+import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from os import PathLike
@@ -40,6 +43,8 @@ def read_columns(path: str | PathLike[str]) -> FileColumns:
     >>> read_columns(p).columns["prob_yes"]
     array([0.8])
     """
+    if os.fspath(path) == "-":
+        return _read_stdin()
     path = Path(path)
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -63,14 +68,31 @@ def read_columns(path: str | PathLike[str]) -> FileColumns:
     return table
 
 
+def _read_stdin() -> FileColumns:
+    """What is piped in: Parquet, NPZ, JSON or CSV, by its first characters."""
+    content = sys.stdin.buffer.read()
+    first = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
+    kinds = {b"PAR1": ".parquet", b"PK\x03\x04": ".npz"}
+    suffix = kinds.get(first, ".json" if first[:1] in (b"{", b"[") else ".csv")
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / f"stdin{suffix}"
+        path.write_bytes(content)
+        return read_columns(path)
+
+
 def write_columns(path: str | PathLike[str], table: FileColumns) -> None:
     """Write a file by its suffix, whole or not at all."""
     path = Path(path)
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise EbmcalError(f"{path}: {unknown_name('suffix', path.suffix, WRITERS)}")
-    with writing(path) as aside:
-        writer(aside, table)
+    try:
+        with writing(path) as aside:
+            writer(aside, table)
+    except UnicodeEncodeError as error:  # half a character, in a text or a name
+        raise EbmcalError(
+            f"{path} cannot be written: {error.object!r:.80} is no text ({error.reason}). Clean it."
+        ) from error
 
 
 def bfloat16_bits(bits: np.ndarray) -> np.ndarray:
@@ -126,16 +148,27 @@ def _read_csv(path: Path) -> FileColumns:
     import pyarrow as pa
     from pyarrow import csv
 
-    header = csv.open_csv(path, parse_options=csv.ParseOptions(newlines_in_values=True)).schema.names
+    options = csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
+    header = csv.open_csv(path, parse_options=options).schema.names
     _refuse_twice(path, header)
     # Only class columns and energies are numbers; a label "01" or an id "007" stays as it is written.
     types = {name: pa.float64() if _is_number_column(name) else pa.string() for name in header}
-    arrow = csv.read_csv(
-        path,
-        parse_options=csv.ParseOptions(newlines_in_values=True),
-        convert_options=csv.ConvertOptions(column_types=types, strings_can_be_null=False),
-    )
+    as_types = {"column_types": types, "strings_can_be_null": False}
+    try:
+        arrow = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(**as_types))
+    except pa.ArrowInvalid:
+        if options.delimiter != ";":
+            raise
+        comma = csv.ConvertOptions(**as_types, decimal_point=",")  # where columns have ; numbers may have a comma
+        arrow = csv.read_csv(path, parse_options=options, convert_options=comma)
     return FileColumns({name: _from_arrow(arrow.column(name)) for name in header})
+
+
+def _delimiter(path: Path) -> str:
+    """What separates the columns: of these marks the first that the header line has."""
+    with open(path, "rb") as handle:
+        header = handle.readline(1 << 20)
+    return next((mark for mark in (",", ";", "\t", "|") if mark.encode() in header), ",")
 
 
 def _is_number_column(name: str) -> bool:
@@ -156,6 +189,19 @@ def _read_jsonl(path: Path) -> FileColumns:
                 rows.append(_json_row(path, number, line))
     names = dict.fromkeys(name for row in rows for name in row)
     return FileColumns({name: [row.get(name) for row in rows] for name in names})
+
+
+def _read_json(path: Path) -> FileColumns:
+    """A list of objects, an object of columns, or objects a line."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8-sig"))
+    except (ValueError, RecursionError):
+        return _read_jsonl(path)
+    if isinstance(value, dict) and all(isinstance(column, list) for column in value.values()):
+        return FileColumns(value)
+    if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
+        raise EbmcalError(f"{path} holds neither a list of JSON objects nor columns.")
+    return FileColumns({name: [row.get(name) for row in value] for name in dict.fromkeys(n for r in value for n in r)})
 
 
 def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -216,7 +262,9 @@ def _write_npz(path: Path, table: FileColumns) -> None:
 READERS: dict[str, Callable[[Path], FileColumns]] = {
     ".parquet": _read_parquet,
     ".csv": _read_csv,
+    ".tsv": _read_csv,
     ".jsonl": _read_jsonl,
+    ".json": _read_json,
     ".npz": _read_npz,
 }
 WRITERS: dict[str, Callable[[Path, FileColumns], None]] = {

@@ -163,14 +163,20 @@ class Predictions:
         write_columns(path, to_columns(vars(self), Path(path).suffix.lower()))
 
     @classmethod
-    def read(cls, path: str | PathLike[str], *, label_names: Sequence[str] | None = None) -> "Predictions":
+    def read(
+        cls, path: str | PathLike[str], *, label_names: Sequence[str] | None = None, normalize: bool = False
+    ) -> "Predictions":
         """Read what `write` wrote or what somebody else's model wrote: see `ebmcal.predictions.columns`.
 
-        `label_names` puts the classes in that order, or names the classes of a file that numbers them.
+        `label_names` puts the classes in that order, or names the classes of a file that numbers them; `normalize`
+        divides probabilities that were rounded by the sum of their row; "-" is what is piped in.
         """
         columns = read_columns(path)
         with errors_of(path):
-            return cls(**to_fields(columns, label_names))
+            fields = to_fields(columns, label_names)
+            if normalize and fields.get("probs") is not None:
+                fields["probs"] = normalized(fields["probs"])
+            return cls(**fields)
 
 
 def align(predictions: Sequence[Predictions]) -> list[Predictions]:
@@ -183,6 +189,24 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
     first = predictions[0]
     order = _positions(first)
     return [first] + [_like(first, order, other, place) for place, other in enumerate(predictions[1:], start=2)]
+
+
+def normalized(probs: np.ndarray) -> np.ndarray:
+    """Probabilities [n, C] that were rounded, divided by the sums of their rows; an error where that is not it.
+
+    >>> normalized(np.array([[0.33, 0.33, 0.33]])).round(3)
+    array([[0.333, 0.333, 0.333]])
+    """
+    sums = np.asarray(probs, dtype=np.float64).sum(axis=1)
+    # Rounded to two decimals, each class is off by 0.005 at most; of very many classes half of a row may be lost.
+    most = min(0.5, 0.01 * probs.shape[1])
+    far = np.flatnonzero(~(np.abs(sums - 1) <= most))
+    if len(far):
+        raise EbmcalError(
+            f"probs[{far[0]}] sums to {sums[far[0]]:.6g}; rounding moves the sum of {probs.shape[1]} classes by "
+            f"{most:.2g} at most. Is a class missing, or are these logits (logit_<class>)?"
+        )
+    return probs / sums[:, None]
 
 
 def _like(first: Predictions, order: dict[str, int], other: Predictions, place: int) -> Predictions:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from ebmcal.config import read_yaml
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
@@ -58,6 +59,8 @@ def read_run(root: str | Path) -> Material:
     subjects = [_subject(folder, cell) for cell in _cells(folder)]
     subjects.sort(key=lambda subject: (method_rank(subject.method), subject.seed))
     config = _read_text(folder.config) if folder.config.exists() else None
+    if config is not None:
+        read_yaml(folder.config)  # a damaged one is named
     noise = _noise_records(folder)
     missing = _missing(folder, document, subjects, config, noise)
     title = str(document.get("task") or folder.root.resolve().name)

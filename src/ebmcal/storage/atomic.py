@@ -63,12 +63,37 @@ def writing(path: str | os.PathLike[str], *, is_folder: bool = False) -> Iterato
             os.chmod(aside, (0o777 if is_folder else 0o666) & ~_umask())
             for written in (aside, *aside.rglob("*")):
                 _flush(written)
+            if path.is_symlink():  # of a read-only cache: the link goes, what it points to stays
+                path.unlink()
             if is_folder and path.exists():
                 shutil.rmtree(path)
             os.replace(aside, path)
             _flush(path.parent)
     finally:
-        _remove(aside)
+        remove(aside)
+
+
+def check_target(path: str | os.PathLike[str], what: str) -> None:
+    """Refuse, before any work, a place where no file can be written; `what` names the option that gave it.
+
+    >>> check_target("/tmp", "--json")
+    Traceback (most recent call last):
+    ebmcal.errors.EbmcalError: --json /tmp is a folder; give a file.
+    """
+    path = Path(path).expanduser()
+    if path.is_dir():
+        raise EbmcalError(f"{what} {path} is a folder; give a file.")
+    there = next((p for p in path.absolute().parents if p.exists()), Path("/"))
+    if not there.is_dir():
+        raise EbmcalError(f"{what} {path} cannot be written: {there} is a file, not a folder.")
+    if not can_write(there):
+        raise EbmcalError(f"{what} {path} cannot be written: no permission in {there}. Choose another place.")
+
+
+def can_write(folder: Path) -> bool:
+    """Whether files can be made in a folder, or it can be made."""
+    there = next((p for p in (folder.absolute(), *folder.absolute().parents) if p.exists()), Path("/"))
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -104,7 +129,7 @@ def read_json(path: str | os.PathLike[str], *, must_be_checked: bool = False) ->
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed was writing in a folder, or in its place; the caller holds its lock."""
     for left in [*folder.rglob(".*.part"), *folder.parent.glob(f".{folder.name}.*.part")]:
-        _remove(left)
+        remove(left)
 
 
 def inside(folder: str | Path, name: str) -> Path:
@@ -128,7 +153,8 @@ def _make_aside(path: Path, is_folder: bool) -> Path:
     return Path(name)
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
+    """Remove a file or a folder; no error where it is gone."""
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 

@@ -57,7 +57,9 @@ def damage(folder: Path) -> list[str]:
 def is_whole(folder: Path, what: str, say: Callable[[str], None]) -> bool:
     """Whether a sealed folder is there and whole. Damage is said: whoever asks makes it again."""
     wrong = damage(folder) if folder.exists() else []
-    if wrong:
+    if wrong and not (folder / SEAL).exists():
+        say(f"{what} has no {SEAL} (an earlier version wrote none, or it was deleted): made again")
+    elif wrong:
         say(f"{what} is damaged ({', '.join(wrong)}): made again")
     return folder.exists() and not wrong
 
