@@ -12,7 +12,10 @@ import pytest
 import ebmcal
 
 ROOT = Path(ebmcal.__file__).parent
-HEAVY = {"torch", "transformers", "accelerate", "datasets", "safetensors", "tokenizers", "ray", "pandas", "sklearn"}
+HEAVY = {
+    "torch", "transformers", "accelerate", "datasets", "safetensors", "tokenizers", "ray", "pandas", "sklearn",
+    "fastapi", "starlette", "uvicorn", "prometheus_client",
+}  # fmt: skip
 
 #: The evaluation half and the ground that both halves stand on: packages with all their modules.
 EVALUATION = {

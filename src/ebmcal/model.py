@@ -133,6 +133,10 @@ class Model:
                 labels=rows.labels, label_names=self.label_names, ids=rows.ids, texts=rows.texts,
                 meta={"model": str(self.folder), **rows.meta}, progress=advance,
             )  # fmt: skip
+        return self.finished(predictions, calibrated=calibrated)
+
+    def finished(self, predictions: Predictions, *, calibrated: bool = True) -> Predictions:
+        """What `predict` makes of the classifier's own logits and energies: folding undone, calibrator applied."""
         predictions = self._unfolded(predictions)
         return self.calibrator.apply(predictions) if calibrated and self.calibrator else predictions
 

@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
 TRAINING = ("torch", "transformers", "accelerate", "safetensors")
+SERVING = (*TRAINING, "fastapi", "uvicorn", "prometheus_client")
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,14 @@ class Command:
     panel: str
     needs: tuple[str, ...] = ()
     resumes: bool = False  # whether the same command again goes on where it stopped
+    extra: str = "train"  # that brings what it needs
 
 
-START, STAGES, JUDGE = (
+START, STAGES, JUDGE, USE = (
     "From texts to a calibrated classifier",
     "The stages on their own",
     "Judge and mend any classifier",
+    "Use a trained classifier",
 )
 
 COMMANDS: dict[str, Command] = {
@@ -51,6 +54,7 @@ COMMANDS: dict[str, Command] = {
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
     "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
     "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
+    "serve": Command("serve:serve", "A model over HTTP, requests in packed batches.", USE, SERVING, extra="serve"),
 }
 
 
@@ -126,7 +130,7 @@ def _load(command: Command) -> Callable[..., None]:
 
     @functools.wraps(function)
     def checked(*arguments: Any, **options: Any) -> None:
-        require_extra("train", *command.needs)
+        require_extra(command.extra, *command.needs)
         function(*arguments, **options)
 
     return checked

@@ -1,0 +1,118 @@
+"""A model's answers to tokenised texts: one packed forward pass, then calibrator and rule, as plain dictionaries.
+
+The figures are those of `Model.predict`: the same tokens, energies and calibrator.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from ebmcal.decisions import attached_rule
+from ebmcal.errors import EbmcalError
+from ebmcal.model import Model
+from ebmcal.models.classifier import CARD_FILE
+from ebmcal.models.packing import pack
+from ebmcal.models.tokens import encode
+from ebmcal.predictions import Predictions
+from ebmcal.serve.batching import Row
+
+
+@dataclass(frozen=True)
+class EncodedText:
+    """Token ids and segment numbers of a text; whether it was longer than the model reads."""
+
+    ids: np.ndarray  # [L]
+    types: np.ndarray  # [L]
+    is_cut: bool
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+#: What a rule may say of a text.
+DECISIONS = ("unusual", "unusual_p", "decision", "reason", "label_set")
+
+
+class NotFinite(EbmcalError):
+    """The model gave no numbers for a text."""
+
+
+class Answering:
+    """What the worker of a `Batcher` does with a model: `encode` and `answer`."""
+
+    def __init__(self, model: Model) -> None:
+        self.model, self.names = model, model.label_names
+        self.rule = attached_rule(model.folder)  # refuses one that was fitted for another model or calibrator
+        self.device = next(model.classifier.parameters()).device
+
+    def describe(self) -> dict[str, Any]:
+        """What `/v1/models` says of the model."""
+        calibrator = self.model.calibrator
+        return {
+            "labels": list(self.names),
+            "calibrator": calibrator.name if calibrator else None,
+            "folded_temperature": self.model.folded_temperature,
+            "energy": self.model.classifier.energy,
+            "is_energy_trained": (self.model.folder / CARD_FILE).exists(),
+            "max_length": self.model.max_length,
+            "rule": self.rule.describe() if self.rule else [],
+        }
+
+    def encode(self, rows: Sequence[Row]) -> list[EncodedText]:
+        """Tokens of texts and pairs, each cut to what the model reads."""
+        found: list[EncodedText | None] = [None] * len(rows)
+        for is_pair in (False, True):  # the tokenizer takes one kind at a time
+            places = [i for i, (_, pair) in enumerate(rows) if (pair is not None) == is_pair]
+            encoded = encode([rows[i] for i in places], self.model.tokenizer, self.model.max_length) if places else ()
+            for i, (ids, types, is_cut) in zip(places, encoded, strict=True):
+                found[i] = EncodedText(np.asarray(ids), np.asarray(types), is_cut)
+        return [text for text in found if text is not None]
+
+    def answer(self, texts: Sequence[EncodedText]) -> list[dict[str, Any] | NotFinite]:
+        """An answer for each text; where logits or energy are not finite, the error that says so."""
+        logits, energies = self._score(texts)
+        finite = np.isfinite(logits).all(axis=1) & np.isfinite(energies)
+        found: list[dict[str, Any] | NotFinite] = [NotFinite(NOT_FINITE)] * len(texts)
+        places = np.flatnonzero(finite).tolist()
+        for i, answer in zip(places, self._answers(logits[finite], energies[finite]), strict=True):
+            found[i] = answer | {"n_tokens": len(texts[i]), "is_cut": texts[i].is_cut}
+        return found
+
+    def _score(self, texts: Sequence[EncodedText]) -> tuple[np.ndarray, np.ndarray]:
+        """Logits [n, C] and energies [n] of one packed batch, in the order of the texts."""
+        order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
+        batch = pack([texts[i].ids for i in order], [texts[i].types for i in order]).to(self.device)
+        with torch.inference_mode():
+            scores = [values.cpu().numpy() for values in self.model.classifier(batch)]
+        back = np.argsort(order)
+        return scores[0][back], scores[1][back]
+
+    def _answers(self, logits: np.ndarray, energies: np.ndarray) -> list[dict[str, Any]]:
+        if not len(logits):
+            return []
+        raw = Predictions(np.full(len(logits), -1), self.names, logits=logits, energies=energies)
+        final = self.model.finished(raw)
+        probs, chosen, decided = final.probabilities(), final.predicted(), self._decided(final)
+        rows = zip(chosen.tolist(), probs.tolist(), logits.tolist(), final.require_energies().tolist(), strict=True)
+        return [
+            {
+                "label": self.names[best],
+                "confidence": p[best],
+                "probabilities": dict(zip(self.names, p, strict=True)),
+                "logits": dict(zip(self.names, scores, strict=True)),
+                "energy": energy,
+                **{name: values[i] for name, values in decided.items()},
+            }
+            for i, (best, p, scores, energy) in enumerate(rows)
+        ]
+
+    def _decided(self, final: Predictions) -> dict[str, list[Any]]:
+        """The columns of the rule, of None where it has no part for them."""
+        said = self.rule.decide(final).columns() if self.rule else {}
+        return {name: said.get(name) or [None] * final.n_rows for name in DECISIONS}
+
+
+NOT_FINITE = "The model gave values that are not numbers for a text: its weights may be damaged."
