@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebmcal.decisions import attached_rule
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
 from ebmcal.models.classifier import CARD_FILE
@@ -45,7 +44,7 @@ class Answering:
 
     def __init__(self, model: Model) -> None:
         self.model, self.names = model, model.label_names
-        self.rule = attached_rule(model.folder)  # refuses one that was fitted for another model or calibrator
+        self.rule = model.rule  # refuses one that was fitted for another model or calibrator
         self.device = next(model.classifier.parameters()).device
 
     def describe(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from pydantic import BaseModel, ValidationError
 from starlette.exceptions import HTTPException
@@ -151,7 +151,7 @@ def _add_state(app: FastAPI, service: Service) -> None:
     async def readyz() -> Response:
         return state(service.unready())
 
-    @app.get("/metrics", summary="Figures for Prometheus", **_guarded(service))
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Figures for Prometheus", **_guarded(service))
     async def metrics() -> Response:
         return Response(service.counters.text(), media_type="text/plain; version=0.0.4")
 

@@ -66,12 +66,13 @@ def model_name(folder: Path) -> str:
 @contextlib.contextmanager
 def bound(host: str, port: int) -> Any:
     """A socket on an address; taken before the model is loaded, so that a taken port is said at once."""
+    if not 0 <= port <= 65535:
+        raise EbmcalError(f"Cannot serve at port {port}; a port is a number from 0 to 65535, and 0 takes a free one.")
     try:
         kind = socket.AF_INET6 if ":" in host else socket.AF_INET
         place = socket.create_server((host, port), family=kind, backlog=2048)
-    except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
-        raise EbmcalError(f"Cannot serve at {host}:{port}: {why}. Choose another --port or --host.") from error
+    except OSError as error:
+        raise EbmcalError(f"Cannot serve at {host}:{port}: {error.strerror}. Choose another --port or --host.") from error
     with place:
         yield place
 
