@@ -72,7 +72,8 @@ def bound(host: str, port: int) -> Any:
         kind = socket.AF_INET6 if ":" in host else socket.AF_INET
         place = socket.create_server((host, port), family=kind, backlog=2048)
     except OSError as error:
-        raise EbmcalError(f"Cannot serve at {host}:{port}: {error.strerror}. Choose another --port or --host.") from error
+        why = error.strerror
+        raise EbmcalError(f"Cannot serve at {host}:{port}: {why}. Choose another --port or --host.") from error
     with place:
         yield place
 
