@@ -59,6 +59,7 @@ docs: $(READY)
 # Run the code of the tutorials again and keep what it prints; with PAGES=tutorials/judging.md, of that page alone.
 docs-outputs: $(READY)
 	$(BIN)/python docs/_site/outputs.py $(PAGES)
+	$(BIN)/python docs/_site/readme.py
 
 wheel: $(READY)
 	$(BIN)/python -m build --wheel

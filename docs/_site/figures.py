@@ -13,6 +13,7 @@ import functools
 import importlib
 import json
 import re
+import statistics
 from pathlib import Path
 
 from jinja2 import Environment, StrictUndefined
@@ -75,14 +76,16 @@ def run_value(path, metric, method, posthoc=None, form=".3f", part="value", seed
     return short(run_row(path, method, posthoc, seed)["metrics"][metric][part], form)
 
 
-def run_table(path, metrics, form=".3f"):
-    """All rows of a run with one seed, with these metrics."""
+def run_table(path, metrics, form=".3f", only=None):
+    """The rows of a run with one seed, with these metrics; `only` with these calibrators, "alone" for none."""
     from ebmcal.metrics import METRICS
 
     names = metrics.split()
     lines = ["| method | " + " | ".join(METRICS[n].title.replace(" ({bins})", "") for n in names) + " |"]
     lines.append("|---" * (len(names) + 1) + "|")
     for row in read_json(path)["rows"]:
+        if only is not None and (row["posthoc"] or "alone") not in only.split(", "):
+            continue
         title = f"`{row['method']}`" + (f" + {row['posthoc']}" if row["posthoc"] else "")
         values = " | ".join(short(row["metrics"][n]["value"], form) for n in names)
         lines.append(f"| {title} | {values} |")
@@ -110,6 +113,61 @@ def code(name, form=None):
     return short(value, form) if form else str(value)
 
 
+def bench(name, reference="", key="ratio", form=".1f"):
+    """A figure of the speed benchmarks, by the name of the work and how its reference begins."""
+    files = ("training", "sampling", "step_memory", "online_noise")
+    entries = [entry for file in files for entry in read_json(f"benchmarks/{file}.json")]
+    found = [e for e in entries if e["name"].startswith(name) and e["reference"].startswith(reference)]
+    found = [e for e in found if e["name"] == name] or found
+    if len(found) != 1:
+        raise LookupError(f"{len(found)} benchmarks are called {name}, against {reference}")
+    return short(found[0][key], form) if form else str(found[0][key])
+
+
+def over_seeds(path, metric, form=".3f", **where):
+    """Mean ± standard deviation over the seeds of a file of results: rows by `method`, or of another kind."""
+    rows = [row for row in read_json(path)["rows"] if all(row[k] == v for k, v in where.items())]
+    values = [row["metrics"][metric]["value"] if "metrics" in row else row[metric] for row in rows]
+    if len(values) < 2:
+        raise LookupError(f"{path} has {len(values)} rows where {where}")
+    return f"{short(statistics.mean(values), form)} ± {short(statistics.stdev(values), form)}"
+
+
+def nll_with(run, method, seed, calibrator, form=".3f"):
+    """NLL on the test rows of the noise study with a calibrator that is fitted on its calibration rows."""
+    from ebmcal.calibrators import make_calibrator
+    from ebmcal.metrics import nll
+    from ebmcal.predictions import Predictions
+
+    folder = ROOT / "results" / "noise" / "predictions" / run / f"{method}-seed{seed}"
+    test = Predictions.read(folder / "test.parquet")
+    if calibrator != "plain":
+        held_out = Predictions.read(folder / "calibration.parquet")
+        test = make_calibrator(calibrator).fit_predictions(held_out).apply(test)
+    return short(nll(test.labels, probs=test.probabilities()), form)
+
+
+def cost_table(cores=2, nodes=64):
+    """Hours of the stages of MNLI, as benchmarks/cost.py works them out."""
+    home = ROOT / "benchmarks" / "cost.py"
+    names = {"__file__": str(home), "__name__": "cost"}
+    exec(compile(home.read_text("utf-8"), str(home), "exec"), names)
+    return names["show"](read_json("benchmarks/cost.json")["tokens_per_cpu_second"], cores, nodes)
+
+
+def call(name, *arguments):
+    """What a function of the code answers, by its dotted name."""
+    module, _, attribute = name.rpartition(".")
+    return f"{getattr(importlib.import_module(module), attribute)(*arguments):,}"
+
+
+def setting(name):
+    """The default of a setting of a run."""
+    from ebmcal.config import RunConfig
+
+    return str(RunConfig.model_fields[name].get_default(call_default_factory=True))
+
+
 def include(path, otherwise):
     """The text of a file, or a marked note where there is none yet."""
     file = ROOT / path
@@ -123,7 +181,25 @@ def picture(name):
 
 @functools.cache
 def _environment():
-    environment = Environment(undefined=StrictUndefined, comment_start_string="{##", keep_trailing_newline=True)
-    functions = (json_value, run_value, run_table, cell, count, code, include, picture)
+    environment = Environment(
+        undefined=StrictUndefined, comment_start_string="{##", trim_blocks=True, keep_trailing_newline=True
+    )
+    functions = (
+        read_json,
+        json_value,
+        run_value,
+        run_table,
+        cell,
+        count,
+        code,
+        call,
+        bench,
+        over_seeds,
+        nll_with,
+        cost_table,
+        setting,
+        include,
+        picture,
+    )
     environment.globals.update({function.__name__: function for function in functions})
     return environment

@@ -4,7 +4,7 @@
 
 What was printed goes to docs/outputs/ and from there into the site, under the code that printed it; a page whose code
 has changed since is an error. `run fails` expects the command to fail and shows what it said, `run quiet` shows
-nothing. SVG files that code leaves behind are its pictures.
+no output, `run hide` not even the code. SVG files that code leaves behind are its pictures.
 """
 
 import contextlib
@@ -45,6 +45,8 @@ def show(markdown, page):
 
     def under(match):
         cell, shown = next(left), f"```{match[1]}\n{match[3]}```"
+        if "hide" in match[2]:
+            return ""
         if cell["output"] and "quiet" not in match[2]:
             shown += f'\n\n<div class="output" markdown>\n\n```text\n{cell["output"].rstrip()}\n```\n\n</div>'
         return shown + "".join(f'\n\n<figure class="picture">{svg}</figure>' for svg in cell["pictures"])
@@ -88,6 +90,7 @@ def _python(code, names):
 def _shell(code, fails):
     place = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
     environment = os.environ | {"PATH": place, "COLUMNS": "110", "NO_COLOR": "1"}
+    environment["EBMCAL_REPOSITORY"] = str(DOCS.parent)
     done = subprocess.run(["bash", "-euc", code], capture_output=True, text=True, env=environment)
     if fails != bool(done.returncode):
         raise RuntimeError(f"Exit code {done.returncode}:\n{code}\n{done.stdout}\n{done.stderr}")

@@ -40,7 +40,7 @@ def reliability():
     """Reliability of the baseline and of hidden."""
     return side_by_side(
         lambda method, ax: plots.draw_reliability(plots.prepare_reliability(predictions(method), method), ax=ax),
-        bottom=0.36,
+        bottom=0.32,
     )
 
 

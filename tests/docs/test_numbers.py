@@ -1,0 +1,75 @@
+"""Figures in pages come from files of results, through templates: a figure that somebody typed is an error."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+
+#: What is not typed prose: code that is run, templates, tables that a command fills, code in the line, links, formulas.
+NOT_TYPED = (
+    r"^```(?:sh|python|json|yaml|diff|toml)\b.*?^```",
+    r"\{[{%].*?[%}]\}",
+    r"<!-- table: \w+ -->.*?<!-- end -->",
+    r"`[^`\n]*`",
+    r"\]\([^)]*\)",
+    r"\\\(.*?\\\)",
+    r"^\\\[.*?\\\]$",
+)
+#: A figure with two decimals or more, or a percentage with one.
+FIGURE = re.compile(r"(?<![\w.,/])(?:\d*\.\d{2,}|\d+\.\d+%)")
+#: What is a definition, a goal or an assumption, not a result.
+DEFINED = {
+    "README.md": {"3.10"},  # Python
+    "docs/speed.md": {"0.65", "0.90", "0.40"},  # goals
+    "docs/scale.md": {"1.12", "1.22", "3.42"},  # products that stand in the line
+}
+
+
+def typed_figures(text):
+    """The figures of a page that no template filled."""
+    for pattern in NOT_TYPED:
+        text = re.sub(pattern, " ", text, flags=re.M | re.S)
+    return FIGURE.findall(text)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(p.relative_to(ROOT)) for p in PAGES])
+def test_no_figure_is_typed(page):
+    name = str(page.relative_to(ROOT))
+    assert not set(typed_figures(page.read_text("utf-8"))) - DEFINED.get(name, set())
+
+
+def test_a_typed_figure_is_found():
+    assert typed_figures("ECE was .123, and 4.5% of `0.25` {{ cell('0.35') }}.") == [".123", "4.5%"]
+
+
+@pytest.fixture
+def tools(monkeypatch):
+    """The modules of docs/_site."""
+    monkeypatch.syspath_prepend(str(ROOT / "docs" / "_site"))
+    yield importlib.import_module
+    for name in ("figures", "outputs", "pictures", "readme", "notebooks", "reference"):
+        sys.modules.pop(name, None)
+
+
+def test_the_readme_shows_what_the_results_have(tools):
+    text = (ROOT / "README.md").read_text("utf-8")
+    assert tools("readme").filled(text) == text, "python docs/_site/readme.py"
+
+
+def test_a_figure_that_is_not_there_is_an_error(tools):
+    figures = tools("figures")
+    with pytest.raises(ValueError, match=r"here.md: LookupError"):
+        figures.fill('{{ cell("results/noise/cells.csv", "nll", run="none") }}', "here.md")
+    with pytest.raises(ValueError, match=r"here.md: UndefinedError"):
+        figures.fill("{{ nothing }}", "here.md")
+
+
+def test_a_figure_is_that_of_the_file(tools):
+    demo = '"docs/results/demo-splice.json"'
+    page = f'{{{{ run_value({demo}, "nll", "hidden") }}}} {{{{ json_value({demo}, "rows.0.n_rows", "d") }}}}'
+    assert tools("figures").fill(page, "here.md") == ".757 500"

@@ -1,0 +1,63 @@
+"""The code of the pages runs as it stands, and the outputs beside it are of the code that is there."""
+
+import json
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT / "docs" / "_site"))
+
+outputs = pytest.importorskip("outputs")
+
+PAGES = sorted(
+    p.relative_to(outputs.DOCS).as_posix() for p in outputs.DOCS.rglob("*.md") if outputs.cells(p.read_text("utf-8"))
+)
+#: Those that do not train; the others take a minute or more.
+QUICK = {"decide.md"}
+
+
+def test_there_are_tutorials():
+    assert len([page for page in PAGES if page.startswith("tutorials/")]) >= 2
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_outputs_are_of_this_code(page):
+    kept = json.loads(outputs.kept_file(page).read_text("utf-8"))
+    code = [code for _, _, code in outputs.cells((outputs.DOCS / page).read_text("utf-8"))]
+    assert [cell["code"] for cell in kept] == code, f"make docs-outputs PAGES={page}"
+
+
+@pytest.mark.parametrize("page", [pytest.param(p, marks=() if p in QUICK else pytest.mark.slow) for p in PAGES])
+def test_the_code_runs(page, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", ""))))
+    (tmp_path / "work").mkdir()
+    import subprocess
+
+    program = f"import outputs, sys, json; json.dump(outputs.run_page({page!r}, sys.argv[1]), open(sys.argv[2], 'w'))"
+    command = [sys.executable, "-c", program, str(tmp_path / "work"), str(tmp_path / "ran.json")]
+    done = subprocess.run(command, cwd=ROOT / "docs" / "_site", capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]
+    kept, ran = (json.loads(p.read_text("utf-8")) for p in (outputs.kept_file(page), tmp_path / "ran.json"))
+    for before, now in zip(kept, ran, strict=True):
+        assert bool(before["output"]) == bool(now["output"]), now["code"]
+        assert len(before["pictures"]) == len(now["pictures"]), now["code"]
+
+
+def test_notebooks_are_their_pages():
+    import notebooks
+
+    for page in notebooks.PAGES:
+        path = (outputs.DOCS / page).with_suffix(".ipynb")
+        assert path.read_text("utf-8") == notebooks.notebook(page), f"make docs-outputs PAGES={page}"
+        cells = [c for c in json.loads(path.read_text("utf-8"))["cells"] if c["cell_type"] == "code"]
+        assert ["".join(c["source"]) for c in cells] == [
+            code.rstrip() for _, _, code in outputs.cells((outputs.DOCS / page).read_text("utf-8"))
+        ]
+        assert all(not line.startswith(("!", "%")) for c in cells for line in c["source"])  # plain Python: it executes
