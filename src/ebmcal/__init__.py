@@ -15,6 +15,7 @@ _HOMES = {
     "EnergyClassifier": "ebmcal.models.classifier",
     "EnergyTextClassifier": "ebmcal.estimator",
     "EnergyTrainer": "ebmcal.training.energy_trainer",
+    "Ensemble": "ebmcal.ensemble",
     "JointTrainer": "ebmcal.training.trainer",
     "Model": "ebmcal.model",
     "Predictions": "ebmcal.predictions",
@@ -27,6 +28,7 @@ _HOMES = {
     "evaluate": "ebmcal.evaluation",
     "load": "ebmcal.model",
     "open_run": "ebmcal.runs",
+    "predict_file": "ebmcal.streaming",
     "run": "ebmcal.runs",
     "summarize": "ebmcal.metrics",
     "train": "ebmcal.runs",
@@ -42,6 +44,7 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.config import RunConfig as RunConfig
     from ebmcal.decisions import Rule as Rule
     from ebmcal.decisions import decide as decide
+    from ebmcal.ensemble import Ensemble as Ensemble
     from ebmcal.errors import EbmcalError as EbmcalError
     from ebmcal.estimator import EnergyTextClassifier as EnergyTextClassifier
     from ebmcal.evaluation import evaluate as evaluate
@@ -56,6 +59,7 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.runs import open_run as open_run
     from ebmcal.runs import run as run
     from ebmcal.runs import train as train
+    from ebmcal.streaming import predict_file as predict_file
     from ebmcal.training.energy_trainer import EnergyTrainer as EnergyTrainer
     from ebmcal.training.trainer import JointTrainer as JointTrainer
 else:  # hidden from them: to a type checker it would make every misspelt name a right one

@@ -27,7 +27,7 @@ from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
 from ebmcal.data.values import Columns, has_surrogates
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
-from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
+from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint, model_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.energies import ENERGIES
@@ -118,13 +118,15 @@ class Model:
         label_column: str | None = None,
         calibrated: bool = True,
         progress: bool = False,
+        dropout_seed: int | None = None,
     ) -> Predictions:
         """Labels, probabilities and energies of all texts, by the calibrator that is kept unless told otherwise.
 
         Of a file or a table, the columns are those that the model was trained on unless they are named; else `text`.
         `labels` of the result are those of `label_column`, -1 where there is none; `labels_` are the predicted names.
+        A `dropout_seed` leaves dropout on: a pass of Monte-Carlo dropout (see `ebmcal.Ensemble`).
         """
-        rows = _given_rows(texts, self._columns(text_column, text_pair_column, label_column), self.label_names)
+        rows = _given_rows(texts, self.columns_of(text_column, text_pair_column, label_column), self.label_names)
         self._check_kind(rows.texts)
         reporter = Console() if progress else Reporter()
         with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
@@ -132,6 +134,7 @@ class Model:
                 self.classifier, tokenize_in_memory(rows.texts, self.tokenizer, self.max_length),
                 labels=rows.labels, label_names=self.label_names, ids=rows.ids, texts=rows.texts,
                 meta={"model": str(self.folder), **rows.meta}, progress=advance,
+                dropout_seed=dropout_seed,
             )  # fmt: skip
         return self.finished(predictions, calibrated=calibrated)
 
@@ -156,6 +159,15 @@ class Model:
             yield replace(found, ids=np.arange(done, done + len(chunk)).astype(str))
             done += len(chunk)
 
+    def predict_rows(self, texts: list[Any], *, calibrated: bool = True) -> tuple[Predictions, None]:
+        """`predict`, as `ebmcal.streaming` asks for it."""
+        return self.predict(texts, calibrated=calibrated), None
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What stands for the weights and the calibrator."""
+        weights = model_fingerprint(self.folder)
+        return {"weights": weights, "calibrator": calibrator_fingerprint(self.calibrator)}
+
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
         return self.predict(texts, calibrated=False, **options).require_energies()
@@ -169,7 +181,8 @@ class Model:
             how = "Give (text, text) pairs, or a file with text_pair_column." if trained else "Give one text a row."
             raise EbmcalError(f"The model {self.folder} was trained on {kinds} came. {how}")
 
-    def _columns(self, text: str | None, pair: str | None, label: str | None) -> Columns:
+    def columns_of(self, text: str | None, pair: str | None, label: str | None) -> Columns:
+        """The columns of a file that are read: those named, else those the model was trained on, else `text`."""
         card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
         if text is None and pair is None:
             text, pair = card.get("text_column"), card.get("text_pair_column")

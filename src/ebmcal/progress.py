@@ -22,8 +22,8 @@ class Reporter:
         """A line for the reader."""
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int) -> Iterator[Advance]:
-        """A stage of `total` units; yields `advance(n=1, note="")`."""
+    def stage(self, title: str, total: int | None) -> Iterator[Advance]:
+        """A stage of `total` units, None where nobody knows; yields `advance(n=1, note="")`."""
         yield lambda n=1, note="": None
 
 
@@ -40,7 +40,7 @@ class Console(Reporter):
         self._write(text)
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int) -> Iterator[Advance]:
+    def stage(self, title: str, total: int | None) -> Iterator[Advance]:
         from rich.progress import (
             BarColumn,
             MofNCompleteColumn,

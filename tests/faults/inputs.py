@@ -234,7 +234,22 @@ predict {MODEL} inputs/reviews.csv -o out | out
 predict {MODEL} inputs/reviews.csv -o inputs | inputs
 predict {MODEL} inputs/reviews.csv -o out.csv --text-column body | 'body' | text
 predict {MODEL} inputs/reviews.csv -o out.csv --label-column mood | 'mood' | label
-predict {MODEL} bad/other_labels.csv -o out.csv --label-column label | terrible
+predict {MODEL} bad/other_labels.csv -o out.csv --label-column label --strict | terrible
+predict {MODEL} inputs/reviews.csv -o inputs/reviews.csv | is the input
+predict {MODEL} inputs/reviews.csv -o out.csv --input-format yaml | 'yaml'
+predict {MODEL} inputs/reviews.csv -o out.csv --rule absent.json | absent.json
+predict {MODEL} inputs/reviews.csv -o out.csv --mc-dropout 1 | mc-dropout
+decide | --on
+decide --on {TEST} --max-error 0.2 | Where shall
+decide absent --on {TEST} --max-error 0.2 | absent
+decide {MODEL} --on absent.parquet --max-error 0.2 | absent.parquet
+decide {MODEL} --on bad/p_good.csv --max-error 0.2 | p_good.csv | 3
+decide {MODEL} --on {TEST} --max-error 2 | max-error | 2
+decide {MODEL} --on {TEST} --max-error 0.0001 | rows
+decide {MODEL} --on {TEST} --max-error 0.2 --score enrgy | 'enrgy' | energy
+decide {MODEL} --on {TEST} --coverage 0.9 --sets all | 'all' | split
+decide {MODEL} --on {TEST} --max-error 0.2 -o bad/p_good.csv | p_good.csv
+decide {MODEL} --on bad/p_unlabelled3.csv --max-error 0.2 | p_unlabelled3.csv
 calibrate absent --on {TEST} | absent
 calibrate bad/empty_folder --on {TEST} | bad/empty_folder
 calibrate {MODEL} --on absent.parquet | absent.parquet

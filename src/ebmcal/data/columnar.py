@@ -15,17 +15,17 @@ _FAILURES = (pa.ArrowException, OSError, ValueError, MemoryError)
 
 def columnar_header(path: Path, kind: str) -> list[str]:
     """The column names of a Parquet file or an Arrow stream."""
-    return list(_schema(path, kind).names)
+    return list(columnar_schema(path, kind).names)
 
 
 def read_columnar(path: Path, kind: str, columns: Columns, tally: Tally) -> Iterator[SourceRow]:
     """Rows of a Parquet file (`kind` "parquet") or of an Arrow stream ("arrow")."""
-    schema = _schema(path, kind)
+    schema = columnar_schema(path, kind)
     columns.check(path, schema.names)
     for name in columns.wanted():
         _refuse_nested(path, schema.field(name))
     start = 0
-    for batch in _batches(path, kind, columns.wanted()):
+    for batch in column_batches(path, kind, columns.wanted()):
         yield from _rows(batch, columns, start, tally)
         start += batch.num_rows
 
@@ -55,7 +55,8 @@ def _raw(column: pa.Array) -> list[bytes | None]:
     return column.cast(pa.large_binary()).to_pylist()
 
 
-def _schema(path: Path, kind: str) -> pa.Schema:
+def columnar_schema(path: Path, kind: str) -> pa.Schema:
+    """Names and types of the columns."""
     try:
         schema = _read_schema(path, kind)
         _ = schema.names  # a damaged name is no UTF-8 and fails only when it is looked at
@@ -73,7 +74,8 @@ def _read_schema(path: Path, kind: str) -> pa.Schema:
         return pa.ipc.open_stream(source).schema
 
 
-def _batches(path: Path, kind: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+def column_batches(path: Path, kind: str, names: list[str]) -> Iterator[pa.RecordBatch]:
+    """Batches of some rows with these columns; a damaged file is an error that names it."""
     try:
         if kind == "parquet":
             import pyarrow.parquet as pq

@@ -48,11 +48,11 @@ def delimited_header(path: Path, dialect: Dialect) -> list[str]:
     """The column names, after checking that there is a header at all."""
     if dialect.header:
         return list(dialect.header)
-    with contextlib.closing(_records(path, dialect, Tally("line"))) as records:
-        first = next((fields for _, fields in records if fields != []), None)
+    with contextlib.closing(text_lines(path, Tally("line"), dialect.encoding)) as lines:
+        first = next((fields for _, fields in records(lines, path, dialect, Tally("line")) if fields != []), None)
     if first is None:
         raise EbmcalError(f"{path} is empty; a first line with the column names was expected.")
-    if first is _BROKEN:
+    if first is BROKEN:
         raise EbmcalError(f"{path}: the quotes of the header line do not match. Mend the first line.")
     return [name.strip() for name in first]
 
@@ -67,7 +67,7 @@ def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally)
     places = [None if name is None else header.index(name) for name in (columns.text, columns.pair, columns.label)]
     where, kept = (header.index(columns.where[0]), columns.where[1]) if columns.where else (None, None)
     number, has_header = -1, dialect.header is None
-    for line, fields in _records(path, dialect, tally):
+    for line, fields in records(text_lines(path, tally, dialect.encoding), path, dialect, tally):
         if fields == []:
             tally.add("met", "blank lines", line)
             continue
@@ -75,29 +75,31 @@ def read_delimited(path: Path, dialect: Dialect, columns: Columns, tally: Tally)
             has_header = False
             continue
         number += 1
-        if fields is _BROKEN or len(fields) != len(header):
-            tally.add("set_aside", _trouble(fields, header), line)
+        if fields is BROKEN or len(fields) != len(header):
+            tally.add("set_aside", trouble_with(fields, header), line)
             continue
         if where is not None and fields[where] != kept:
             continue
         yield as_row(number, [None if i is None else fields[i] for i in places], columns, line, tally)
 
 
-_BROKEN = ["quotes that do not match"]  # stands, by identity, for the fields of a record that cannot be parsed
+BROKEN = ["quotes that do not match"]  # stands, by identity, for the fields of a record that cannot be parsed
 
 
-def _trouble(fields: list[str], header: list[str]) -> str:
-    if fields is _BROKEN:
-        return _BROKEN[0]
+def trouble_with(fields: list[str], header: list[str]) -> str:
+    """Why a record is no row of the table."""
+    if fields is BROKEN:
+        return BROKEN[0]
     return "too few fields" if len(fields) < len(header) else "too many fields"
 
 
-def _records(path: Path, dialect: Dialect, tally: Tally) -> Generator[tuple[int, list[str]], None, None]:
+def records(
+    lines: Iterator[str], path: object, dialect: Dialect, tally: Tally
+) -> Generator[tuple[int, list[str]], None, None]:
     """(first line, fields) of each record; a quote that is never closed is an error that says where it opened."""
     csv.field_size_limit(max(MAX_LINE, csv.field_size_limit()))
     quoting: Literal[0, 3] = csv.QUOTE_MINIMAL if dialect.quoted else csv.QUOTE_NONE
     # strict: a quote in the wrong place is noticed instead of gluing rows together
-    lines = text_lines(path, tally, dialect.encoding)
     reader = csv.reader(lines, delimiter=dialect.delimiter, quoting=quoting, strict=True)
     line = 1
     while True:
@@ -108,14 +110,14 @@ def _records(path: Path, dialect: Dialect, tally: Tally) -> Generator[tuple[int,
         except csv.Error as error:
             if "expected after" not in str(error):
                 raise _open_quote(path, line) from error
-            fields = _BROKEN
+            fields = BROKEN
         if reader.line_num > line:
             tally.add("met", "rows over several lines", line)
         yield line, fields
         line = reader.line_num + 1
 
 
-def _open_quote(path: Path, line: int) -> EbmcalError:
+def _open_quote(path: object, line: int) -> EbmcalError:
     return EbmcalError(
         f"{path}, line {line}: a field opens with a quote that is never closed, so the lines after it cannot be told "
         'apart. Write quotes inside a field twice ("") and quote the whole field, or save the file as JSONL or Parquet.'
@@ -131,7 +133,7 @@ def delimiter_hint(header: list[str], dialect: Dialect) -> str:
 
 def json_header(path: Path, kind: str, encoding: str | None = None) -> list[str]:
     """The keys of the first object; those of objects inside it with dots, as in "meta.label"."""
-    for _, value in _objects(path, kind, Tally("line"), encoding):
+    for _, value in objects_in(path, kind, Tally("line"), encoding):
         return list(_flat_names(value))
     raise EbmcalError(f"{path} is empty; {'one JSON object a line' if kind == 'jsonl' else 'a list'} was expected.")
 
@@ -139,7 +141,7 @@ def json_header(path: Path, kind: str, encoding: str | None = None) -> list[str]
 def read_json_rows(path: Path, kind: str, columns: Columns, tally: Tally, encoding: str | None) -> Iterator[SourceRow]:
     """Rows of a file of JSON (lines); an object without the text (or pair) key is set aside in the tally."""
     columns.check(path, json_header(path, kind, encoding))
-    for number, (line, value) in enumerate(_objects(path, kind, tally, encoding)):
+    for number, (line, value) in enumerate(objects_in(path, kind, tally, encoding)):
         if any(_find(value, name) is _ABSENT for name in (columns.text, columns.pair) if name):
             tally.add("set_aside", "too few fields", line)
             continue
@@ -170,7 +172,8 @@ def _flat_names(value: Any, prefix: str = "") -> Iterator[str]:
             yield from _flat_names(inner, f"{prefix}{key}.")
 
 
-def _objects(path: Path, kind: str, tally: Tally, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+def objects_in(path: Path, kind: str, tally: Tally, encoding: str | None) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line or number, object) of a file of JSON lines, or of a whole JSON file."""
     if kind == "json":
         found = _whole_json(path, encoding)
         if found is not None:
@@ -217,24 +220,32 @@ def read_lines(path: Path, columns: Columns, tally: Tally, encoding: str | None)
             tally.add("met", "blank lines", number + 1)
 
 
-def text_lines(path: Path, tally: Tally, encoding: str | None = None) -> Iterator[str]:
+def text_lines(path: Path, tally: Tally, encoding: str | None = None) -> Generator[str, None, None]:
     """The lines of a file with their endings; bytes that are not of its encoding arrive as lone surrogates."""
-    # utf-8-sig drops a BOM
-    encoding = "utf-8-sig" if encoding is None or codecs.lookup(encoding).name == "utf-8" else encoding
     try:
         with open(path, "rb") as raw:
-            if encoding == "utf-8-sig":
-                _refuse_other_encodings(path, raw.peek(4096)[:4096])
-            # newline="" ends a line at \n, \r\n or \r and leaves the ending in place
-            handle = io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="")
-            yield from _bounded(path, handle, tally)
-    except UnicodeError as error:
-        raise EbmcalError(f"{path} is not of the encoding {encoding}: {error}. Name another one (encoding).") from error
+            yield from lines_in(raw, path, tally, encoding)
     except OSError as error:
         raise EbmcalError(f"Could not read {path}: {error.strerror or error}.") from error
 
 
-def _bounded(path: Path, handle: io.TextIOWrapper, tally: Tally) -> Iterator[str]:
+def lines_in(raw: io.BufferedReader, path: object, tally: Tally, encoding: str | None = None) -> Iterator[str]:
+    """The same of an open file or a pipe; `path` is its name in errors."""
+    # utf-8-sig drops a BOM
+    encoding = "utf-8-sig" if encoding is None or codecs.lookup(encoding).name == "utf-8" else encoding
+    if encoding == "utf-8-sig":
+        _refuse_other_encodings(path, raw.peek(4096)[:4096])
+    # newline="" ends a line at \n, \r\n or \r and leaves the ending in place
+    handle = io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="")
+    try:
+        yield from _bounded(path, handle, tally)
+    except UnicodeError as error:
+        raise EbmcalError(f"{path} is not of the encoding {encoding}: {error}. Name another one (encoding).") from error
+    finally:
+        handle.detach()  # whoever opened it closes it
+
+
+def _bounded(path: object, handle: io.TextIOWrapper, tally: Tally) -> Iterator[str]:
     number = 0
     while line := handle.readline(MAX_LINE):
         number += 1
@@ -246,9 +257,10 @@ def _bounded(path: Path, handle: io.TextIOWrapper, tally: Tally) -> Iterator[str
         yield line
 
 
-def _refuse_other_encodings(path: Path, head: bytes) -> None:
+def _refuse_other_encodings(path: object, head: bytes) -> None:
     if head.startswith(_WIDE_BOMS) or head.count(0) > len(head) // 4:
+        name = Path(str(path)).name
         raise EbmcalError(
             f"{path} is not UTF-8 text (it looks like UTF-16 or a binary file). Name its encoding (--encoding utf-16) "
-            f"or save it as UTF-8, for example: iconv -f UTF-16 -t UTF-8 {path.name} > utf8-{path.name}"
+            f"or save it as UTF-8, for example: iconv -f UTF-16 -t UTF-8 {name} > utf8-{name}"
         )

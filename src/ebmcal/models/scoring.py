@@ -45,12 +45,19 @@ def token_budget(config: Any, memory: float = 4e9) -> int:
 
 
 def score(
-    model: EnergyClassifier, table: TokenTable, rows: Positions | None = None, progress: Progress | None = None
+    model: EnergyClassifier,
+    table: TokenTable,
+    rows: Positions | None = None,
+    progress: Progress | None = None,
+    dropout_seed: int | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Logits [n, C] and energies [n] (float32) of the texts at `rows` of a token table, all of them by default."""
+    """Logits [n, C] and energies [n] (float32) of the texts at `rows` of a token table, all of them by default.
+
+    With a `dropout_seed` dropout stays on, drawn by it: one pass of Monte-Carlo dropout.
+    """
     if len(table) == 0 or (rows is not None and len(rows) == 0):
         return np.empty((0, model.config.num_labels), dtype=np.float32), np.empty(0, dtype=np.float32)
-    logits, energies = _over(table, rows, model, model, progress)
+    logits, energies = _over(table, rows, model, model, progress, dropout_seed)
     return logits, energies
 
 
@@ -67,21 +74,24 @@ def _over(
     model: nn.Module,
     forward: Callable[[Pack], tuple[torch.Tensor, ...]],
     progress: Progress | None,
+    dropout_seed: int | None = None,
 ) -> list[np.ndarray]:
     """What `forward` gives for each text, in the order of the rows: arrays [n, …]."""
     chosen = np.arange(len(table)) if rows is None else np.asarray(rows)
     was_training, device = model.training, next(model.parameters()).device
-    model.eval()
+    model.train(dropout_seed is not None)
     found: list[np.ndarray] = []
-    # No gradients are kept, so a batch may be larger than in training; a small one stays in the cache.
-    for batch in micro_batches(table.lengths[chosen], min(4096, token_budget(model.config))):
-        ids, types = zip(*(table[int(i)] for i in chosen[batch]), strict=True)
-        outputs = [out.cpu().numpy() for out in forward(pack(ids, types).to(device))]
-        found = found or [np.empty((len(chosen), *out.shape[1:]), dtype=np.float32) for out in outputs]
-        for kept, out in zip(found, outputs, strict=True):
-            kept[batch] = out
-        if progress:
-            progress(len(batch))
+    with torch.random.fork_rng(enabled=dropout_seed is not None):
+        torch.manual_seed(dropout_seed) if dropout_seed is not None else None
+        # No gradients are kept, so a batch may be larger than in training; a small one stays in the cache.
+        for batch in micro_batches(table.lengths[chosen], min(4096, token_budget(model.config))):
+            ids, types = zip(*(table[int(i)] for i in chosen[batch]), strict=True)
+            outputs = [out.cpu().numpy() for out in forward(pack(ids, types).to(device))]
+            found = found or [np.empty((len(chosen), *out.shape[1:]), dtype=np.float32) for out in outputs]
+            for kept, out in zip(found, outputs, strict=True):
+                kept[batch] = out
+            if progress:
+                progress(len(batch))
     model.train(was_training)
     return found
 
@@ -97,9 +107,10 @@ def predict(
     meta: dict[str, Any],
     rows: Positions | None = None,
     progress: Progress | None = None,
+    dropout_seed: int | None = None,
 ) -> Predictions:
     """`Predictions` for texts that are row for row those of the token table (or its `rows`)."""
-    logits, energies = score(model, table, rows, progress)
+    logits, energies = score(model, table, rows, progress, dropout_seed)
     pairs = [pair for _, pair in texts]
     return Predictions(
         labels=np.asarray(labels, dtype=np.int64),

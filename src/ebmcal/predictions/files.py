@@ -19,7 +19,7 @@ import numpy as np
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.storage.atomic import writing
 
-_META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...], "meta": {...}}
+META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...], "meta": {...}}
 
 
 @dataclass
@@ -111,7 +111,7 @@ def _read_parquet(path: Path) -> FileColumns:
     with open(path, "rb") as handle:
         arrow = pq.ParquetFile(handle, page_checksum_verification=True).read()
     _refuse_twice(path, arrow.column_names)
-    note = json.loads((arrow.schema.metadata or {}).get(_META_KEY, b"{}"))
+    note = json.loads((arrow.schema.metadata or {}).get(META_KEY, b"{}"))
     names = note.get("label_names")
     columns = {name: _from_arrow(arrow.column(name)) for name in arrow.column_names}
     return FileColumns(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
@@ -133,7 +133,7 @@ def _write_parquet(path: Path, table: FileColumns) -> None:
     import pyarrow.parquet as pq
 
     note = json.dumps({"label_names": table.label_names, "meta": table.meta}).encode()
-    arrow = _to_arrow(table).replace_schema_metadata({_META_KEY: note})
+    arrow = _to_arrow(table).replace_schema_metadata({META_KEY: note})
     pq.write_table(arrow, path, compression="zstd", write_page_checksum=True)
 
 
