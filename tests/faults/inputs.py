@@ -60,7 +60,7 @@ demo --seed one | --seed | 'one'
 demo --seed -1 --output out | -1
 demo --output inputs/reviews.csv | inputs/reviews.csv
 evaluate | files
-predict | 'model'
+predict | MODEL
 report | 'run'
 report done --format pdf | 'pdf'
 benchmark | 'config'

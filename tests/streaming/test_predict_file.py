@@ -39,12 +39,16 @@ def save_model(folder):
     return save_encoder(folder, hidden_dropout_prob=0.2, **names)
 
 
+def temperature(seed):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(200, 3))
+    return TemperatureScaling().fit(3 * logits, (logits + rng.gumbel(size=logits.shape)).argmax(1))
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     folder = save_model(tmp_path_factory.mktemp("model") / "m")
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(200, 3))
-    attach(folder, TemperatureScaling().fit(3 * logits, (logits + rng.gumbel(size=logits.shape)).argmax(1)))
+    attach(folder, temperature(seed=0))
     return folder
 
 
@@ -362,7 +366,7 @@ def test_the_command(table, folder, other, rule, model):
         averaged = run(folder, other, "-", stdin="fine\n").stdout
         assert "disagreement" in json.loads(averaged)
         assert "decision" not in json.loads(averaged)
-        attach(folder, TemperatureScaling().fit(np.eye(3)[np.arange(90) % 3] * 2, np.arange(90) % 3))
+        attach(folder, temperature(seed=1))
         with pytest.raises(EbmcalError, match="another calibrator"):
             run(folder, table / "new.csv")
     finally:
