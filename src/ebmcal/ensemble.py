@@ -22,6 +22,8 @@ class Ensemble:
 
     Each member's own calibrator is applied before averaging. A rule of one member is not for the average: fit one on
     predictions of the ensemble.
+
+        ebmcal.Ensemble([ebmcal.load("seed1"), ebmcal.load("seed2")]).predict(["a text"]).probs
     """
 
     members: Sequence[Model]
