@@ -21,6 +21,7 @@ HEAVY = {
 EVALUATION = {
     "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
     "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing", "decisions",
+    "ensembles",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

@@ -61,7 +61,9 @@ def finished(encoder_folder, tmp_path_factory):
 
 
 def test_the_results_are_what_the_table_shows(finished):
-    rows = finished.results
+    together = {row["posthoc"] for row in finished.results if row.get("n_members") == 2}
+    assert together == {"ensemble", "ensemble + temperature (dev)"}
+    rows = [row for row in finished.results if row["seed"] is not None]
     assert {(row["method"], row["seed"]) for row in rows} == {("hidden", 1), ("hidden", 2)}
     assert {row["posthoc"] for row in rows} == {None, "temperature (train)", "temperature (dev)"}
     for row in rows:
@@ -72,6 +74,7 @@ def test_the_results_are_what_the_table_shows(finished):
     assert shown["hidden"].entries[1].value == pytest.approx(np.mean(accuracies))
     shown = str(finished.table())
     assert "hidden + temperature (dev)" in shown
+    assert "hidden + ensemble" in shown
     assert "texts in memory" in shown
     assert finished.advice
     assert finished.report.read_text(encoding="utf-8").startswith("<!DOCTYPE html>")

@@ -20,6 +20,7 @@ from ebmcal.judging import Measures, compare, detect, judge
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
 from ebmcal.metrics.registry import N_BINS, metric
 from ebmcal.predictions import Predictions, align
+from ebmcal.predictions import ensemble as mean_of
 from ebmcal.progress import Advance, Console, Reporter
 from ebmcal.tables import Column, Entry, Sheet, Table, TableRow, mark_best
 from ebmcal.tables.comparison import DETECTION_COLUMNS
@@ -121,6 +122,7 @@ def evaluate(
     n_resamples: int = 1000,
     seed: int = 0,
     paired: bool = True,
+    ensemble: bool = False,
     fit: Source | Sequence[Source] | Mapping[str, Source] | None = None,
     calibrator: str | Calibrator | Sequence[str | Calibrator] | None = None,
     ood: Source | Sequence[Source] | Mapping[str, Source] | None = None,
@@ -133,6 +135,8 @@ def evaluate(
     against the first on the same rows (matched by id), unless they are not `paired`. Rows without a label are left
     out. `fit` has predictions for other rows to fit each `calibrator` on (temperature unless said otherwise; settings
     may follow a name, as in "scaling-binning:n_bins=15"), `ood` predictions for other texts, which may lack labels:
+    one for all, or one for each. `ensemble` adds the mean of all of them, as of the seeds of one method.
+    `n_resamples=0` gives neither intervals nor tests.
     one for all, or one for each. `n_resamples=0` gives neither intervals nor tests. `normalize` divides probabilities
     that were rounded by the sums of their rows; `progress` shows a bar.
 
@@ -152,6 +156,8 @@ def evaluate(
     named = _same_rows(named) if paired else named
     outside, fitting = _partners(named, ood, "ood", normalize), _partners(named, fit, "fit", normalize)
     _check_classes(named, fitting)
+    if ensemble:
+        named, fitting, outside = _with_ensemble(named, fitting, outside, paired)
     judged = dict(_with_calibrated(named, fitting, calibrators))
     shown = chosen or HEADLINE_METRICS
     how = Measures(chosen or DEFAULT_METRICS, shown, n_bins, n_resamples, seed, by_energy=True)
@@ -288,6 +294,21 @@ def _partners(
         sources = sources * len(named)
     pairs = zip(named.items(), sources, strict=True)
     return {name: _read(source, f"{option} of {name}", rows, normalize) for (name, rows), source in pairs}
+
+
+def _with_ensemble(
+    named: Mapping[str, Predictions], fitting: Mapping[str, Predictions], outside: Mapping[str, Predictions],
+    paired: bool,
+) -> list[dict[str, Predictions]]:  # fmt: skip
+    """The three with the mean of all that are judged as one more, which is fitted on the mean of theirs."""
+    if not paired or len(named) < 2:
+        raise EbmcalError("An ensemble (--ensemble) is of two files or more, of the same rows (not --unpaired).")
+    name = f"ensemble of {len(named)}"
+    with errors_of(name):
+        return [
+            dict(given) | ({name: mean_of(list(given.values()))} if len(given) == len(named) else {})
+            for given in (named, fitting, outside)
+        ]
 
 
 def _check_classes(named: Mapping[str, Predictions], fitting: Mapping[str, Predictions]) -> None:

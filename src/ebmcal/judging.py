@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ebmcal.calibrators import Calibrator, FewRows, make_calibrator
+from ebmcal.ensembles import ensembles_of
 from ebmcal.metrics import (
     DEFAULT_METRICS,
     HEADLINE_METRICS,
@@ -158,7 +159,16 @@ def judge_run(
                 theirs = theirs if cell.seed in theirs else {cell.seed: _read(folder, baseline, "test")}
                 identity = {"method": cell.method, "against": baseline.method, "seed": cell.seed}
                 document["paired"] += compare(tests["test"], theirs[cell.seed], how, **identity)
+        document["rows"] += _ensemble_rows(folder, cells, posthoc, how)
     return document
+
+
+def _ensemble_rows(
+    folder: RunFolder, cells: Sequence[Cell], posthoc: Sequence[str], how: Measures
+) -> Iterator[dict[str, Any]]:
+    """A row for the seeds of a method together, with "n_members" in place of a seed."""
+    for identity, predictions in ensembles_of(folder, cells, posthoc):
+        yield judge(predictions, how, **identity) | {"n_members": len(predictions.meta["ensemble"])}
 
 
 def _read(folder: RunFolder, cell: Cell, split: str) -> Predictions:

@@ -190,6 +190,18 @@ def test_markdown_latex_and_json_formats(files):
     assert data[str(files / "base.csv")]["accuracy"]["value"] > 0.5
 
 
+def test_the_mean_of_the_files_is_judged_too(files):
+    fits = ["--fit", files / "cal.jsonl", "--fit", files / "cal.jsonl"]
+    output_of(files / "base.csv", files / "ours.parquet", "--ensemble", *fits, "--json", files / "out.json", *QUICK)
+    data = read(files / "out.json")
+    assert list(data)[-2:] == ["ensemble of 2", "ensemble of 2 + temperature"]
+    mean = (softmax(rows(scale=3.0).logits, axis=1) + softmax(rows(scale=1.1).logits, axis=1)) / 2
+    assert data["ensemble of 2"]["nll"]["value"] == pytest.approx(-np.log(mean[np.arange(600), rows().labels]).mean())
+    assert data["ensemble of 2"]["nll"]["paired"]["against"] == str(files / "base.csv")
+    for arguments in ([files / "base.csv"], [files / "base.csv", files / "cal.jsonl", "--unpaired"]):
+        assert "of two files or more, of the same rows" in refused(*arguments, "--ensemble", *QUICK)
+
+
 def test_the_seed_decides_the_intervals(files):
     printed = [output_of(files / "base.csv", "--format", "json", "--seed", s, *QUICK).stdout for s in (1, 1, 2)]
     assert printed[0] == printed[1]

@@ -48,6 +48,9 @@ def evaluate(
         bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
     ] = False,
     unpaired: Annotated[bool, typer.Option("--unpaired", help="The files are of different rows: no tests.")] = False,
+    ensemble: Annotated[
+        bool, typer.Option("--ensemble", help="Judge the mean of all files too, as of the seeds of one method.")
+    ] = False,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
 ) -> None:
     """Judge prediction files: accuracy, calibration, ranking; with intervals, tests and calibrated rows."""
@@ -59,8 +62,9 @@ def evaluate(
     names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
     with as_notices():
         result = evaluate(
-            files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, paired=not unpaired, fit=fit or None,
-            calibrator=calibrator, ood=ood or None, normalize=normalize, progress=sys.stderr.isatty(),
+            files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, paired=not unpaired,
+            ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None, normalize=normalize,
+            progress=sys.stderr.isatty(),
         )  # fmt: skip
     if output is Format.table:
         _print_rich(result.table())

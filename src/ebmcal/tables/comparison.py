@@ -48,7 +48,7 @@ def summary_table(
     found = rows_by_method(document, test_set)
     theirs = published_set(document.get("task"), test_set) if published else None
     names = list(metrics) if metrics is not None else _main_metrics(document, found)
-    n_seeds = {key: len([row for row in rows if not row.get("error")]) for key, rows in found.items()}
+    n_seeds = {key: sum(row.get("n_members", 1) for row in rows if not row.get("error")) for key, rows in found.items()}
     columns = [Column("method", "Method"), *_headings(document, names), *_published_columns(document, theirs)]
     rows = [
         TableRow((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs)))

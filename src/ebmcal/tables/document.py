@@ -51,9 +51,10 @@ def method_rank(method: str) -> tuple[int, str]:
     return known, method
 
 
-def posthoc_rank(posthoc: str | None) -> tuple[bool, str]:
-    """A sort key: none, then those fitted on the training split, then those fitted on the calibration split (dev)."""
-    return "(dev)" in (posthoc or ""), posthoc or ""
+def posthoc_rank(posthoc: str | None) -> tuple[bool, bool, str]:
+    """A sort key: none, those fitted on the training split, those fitted on the calibration split (dev), ensembles."""
+    name = posthoc or ""
+    return name.startswith("ensemble") and not name.startswith("ensemble-"), "(dev)" in name, name
 
 
 def list_test_sets(document: Document) -> list[str]:
