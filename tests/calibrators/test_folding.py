@@ -6,8 +6,10 @@ import numpy as np
 import pytest
 
 from ebmcal.calibrators import TemperatureScaling, attach, attached
-from ebmcal.calibrators.in_model import _to_bfloat16, attach_folded, folded_temperature
+from ebmcal.calibrators.in_model import _to_bfloat16, attach_folded, fold_temperature, folded_temperature
 from ebmcal.errors import EbmcalError
+from ebmcal.storage.sealing import damage, seal
+from tiny_models import save_encoder
 
 torch = pytest.importorskip("torch", reason="folding is tested with real models")
 transformers = pytest.importorskip("transformers", reason="folding is tested with real models")
@@ -163,3 +165,17 @@ def test_a_truncated_file_is_refused(length, tmp_path, fitted):
     (tmp_path / "model.safetensors").write_bytes(whole[:length])
     with pytest.raises(EbmcalError, match="safetensors"):
         attach_folded(tmp_path, fitted)
+
+
+def test_a_kill_before_the_new_weights_are_sealed_leaves_a_usable_model(tmp_path, monkeypatch):
+    folder = save_encoder(tmp_path / "model")
+    seal(folder)
+
+    def killed(path):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("ebmcal.calibrators.in_model.reseal", killed)
+    with pytest.raises(KeyboardInterrupt):
+        fold_temperature(folder, 2.0, n_classes=3)
+    assert folded_temperature(folder) == 2.0
+    assert not damage(folder)

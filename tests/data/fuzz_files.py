@@ -6,6 +6,7 @@
 import argparse
 import json
 import random
+import shutil
 import tempfile
 import traceback
 from collections import Counter
@@ -47,6 +48,7 @@ def samples() -> dict[str, bytes]:
         ".csv": csv.encode(),
         ".tsv": csv.replace('",', '"\t').replace("text,label", "text\tlabel").encode(),
         ".jsonl": lines.encode(),
+        ".json": json.dumps([{"text": text, "label": label} for text, label in rows]).encode(),
         ".parquet": sink.getvalue().to_pybytes(),
         ".arrow": stream.getvalue().to_pybytes(),
     }
@@ -104,8 +106,7 @@ def fuzz_files(count: int, seed: int = 0, folder: Path | None = None) -> dict:
             what = f"seed {seed}, file {i} ({suffix})"
             result = attempt(partial(read_all, path, Path(name) / "cache"), failed, what)
             outcome[suffix, result] += 1
-            for made in (Path(name) / "cache").glob("*"):
-                made.unlink()
+            shutil.rmtree(Path(name) / "cache", ignore_errors=True)
     by_format = {suffix: {r: outcome[suffix, r] for r in ("read", "refused", "failed")} for suffix in sound}
     return {r: sum(v[r] for v in by_format.values()) for r in ("read", "refused")} | {
         "failed": failed,

@@ -32,7 +32,7 @@ def test_many_damaged_files():
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.binary(max_size=300), st.sampled_from([".csv", ".tsv", ".jsonl", ".parquet"]), st.booleans())
+@given(st.binary(max_size=300), st.sampled_from([".csv", ".tsv", ".jsonl", ".json", ".parquet"]), st.booleans())
 def test_arbitrary_bytes(content, suffix, with_header):
     header = {".csv": b"text,label\n", ".tsv": b"text\tlabel\n", ".jsonl": b'{"text": "a", "label": "b"}\n'}
     with tempfile.TemporaryDirectory() as name:

@@ -74,6 +74,13 @@ SETTINGS = """
 --seeds one | seeds | one
 --seeds -1 | -1
 --seeds 1,1 | 1, 1
+--seeds 4294967296 | seeds | 4294967296 came
+--noise-seed 4294967296 | noise-seed | 4294967296 came
+--warmup-steps 3 | warmup-steps is 3 | 2 steps
+--learning-rate 1e30 | learning-rate | 1e+30 came
+--encoding martian | 'martian' | latin-1
+--label-column text | 'text' | label
+--noise 'infill:"lm' | quote
 --posthoc temprature | 'temprature' | temperature
 --noise-mode fill | 'fill' | infill
 --noise-ratio 0 | noise-ratio | 0 came

@@ -131,6 +131,7 @@ def reached(folder: Path) -> str:
         "report": "run/**/metrics.json", "predictions": "run/**/predictions/*/*.parquet",
         "trained a model": "run/**/checkpoints/*/model", "training": "run/**/checkpoints/*/checkpoint-*",
         "noise": "cache/noise/*/shard-*.parquet", "noise LM made": "cache/noise_lm/*/noise_lm.json",
-        "noise LM training": "cache/noise_lm/*.work/checkpoint-*", "tokens": "cache/tokens/*", "data": "cache/texts-*",
+        "noise LM training": "cache/noise_lm/*.work/checkpoint-*", "tokens": "cache/tokens/*",
+        "data": "cache/texts-*.arrow",
     }  # fmt: skip
     return next((stage for stage, pattern in signs.items() if any(folder.glob(pattern))), "start")

@@ -3,6 +3,7 @@
 import pytest
 
 from ebmcal.config import RunConfig
+from ebmcal.noise.store import RECORD
 from ebmcal.pipeline import cache
 from ebmcal.storage.atomic import write_text
 from ebmcal.storage.locks import locked
@@ -16,6 +17,9 @@ def shared(tmp_path):
     write_text(folder / "texts-0.arrow", "texts")
     with writing_folder(folder / "tokens" / "0") as aside:
         (aside / "ids.npy").write_text("tokens")
+    write_text(folder / "noise" / "0" / RECORD, "one line\n")
+    write_text(folder / "noise" / "0" / "shard-00000.parquet", "noise")
+    (folder / "noise" / "0.lock").mkdir()
     return folder
 
 
@@ -28,6 +32,11 @@ def test_a_read_only_cache_is_read_and_never_written(shared, tmp_path, monkeypat
     assert own == tmp_path / "run" / "cache"
     assert (own / "texts-0.arrow").read_text() == "texts"
     assert (own / "tokens" / "0" / "ids.npy").read_text() == "tokens"
+    with open(own / "noise" / "0" / RECORD, "a") as record:  # a store may grow
+        record.write("another\n")
+    write_text(own / "noise" / "0" / "shard-00001.parquet", "more noise")
+    assert (own / "noise" / "0" / "shard-00000.parquet").read_text() == "noise"
+    assert (shared / "noise" / "0" / RECORD).read_text() == "one line\n"
     with writing_folder(own / "tokens" / "1"):
         pass
     with writing_folder(own / "tokens" / "0") as aside:  # it was damaged: made again here

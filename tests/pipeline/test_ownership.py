@@ -30,6 +30,12 @@ def test_values_of_another_version_are_named(tmp_path):
         check_place(folder_with(tmp_path, methods=["tiny"]))
 
 
+def test_a_place_that_cannot_be_written_is_refused_first(tmp_path, monkeypatch):
+    monkeypatch.setattr("ebmcal.pipeline.ownership.can_write", lambda folder: False)
+    with pytest.raises(EbmcalError, match=r"Could not write in .*run: no permission. Choose another --output"):
+        check_place(RunFolder(tmp_path / "run"))
+
+
 def test_something_else_is_no_run_folder(tmp_path):
     folder = RunFolder(tmp_path / "run")
     write_text(folder.config, "services: {}\n")

@@ -471,3 +471,18 @@ def test_a_call_adds_to_what_is_there(finished, files, encoder_folder, tmp_path,
     assert folder.predictions(Cell("baseline", 2), "ood_books").read_bytes() != first
     again(lines := Lines())
     assert not [line for line in lines.lines if "again" in line]
+
+
+def test_a_run_with_a_cache_that_it_may_not_write(finished, files, encoder_folder, tmp_path, no_report, monkeypatch):
+    """What the shared cache has is used, what it lacks is made in the run folder."""
+    shared = finished[0].root.parent / "cache"
+    before = {path: path.stat().st_mtime_ns for path in shared.rglob("*")}
+    monkeypatch.setattr("ebmcal.pipeline.cache.can_write", lambda folder: folder != shared)
+    books = write_csv(tmp_path / "books.csv", [(text,) for text in SENTENCES[:9]], columns=("text",))
+    changes = {"cache_dir": shared, "noise_samples": 60, "ood": {"books": books}, "methods": ["hidden"], "steps": 2}
+    lines = Lines()
+    folder = run(settings(files, encoder_folder, tmp_path, **changes), lines)
+    assert read_document(folder)["noise"]["gaps:small"]["n_samples"] == 32
+    assert not [line for line in lines.lines if "damaged" in line]
+    assert {path: path.stat().st_mtime_ns for path in shared.rglob("*")} == before
+    assert {path.name for path in (folder.cache / "noise_lm").iterdir() if path.is_symlink()}

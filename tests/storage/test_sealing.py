@@ -2,7 +2,7 @@
 
 import pytest
 
-from ebmcal.storage.sealing import SEAL, damage, is_whole, reseal, writing_folder
+from ebmcal.storage.sealing import SEAL, admit, damage, is_whole, reseal, writing_folder
 
 
 def test_a_folder_is_whole_or_absent(tmp_path):
@@ -64,3 +64,19 @@ def test_a_change_that_was_meant_is_entered(sealed):
         (sealed / SEAL).write_text(text)
         reseal(sealed / "c")
         assert damage(sealed) == []
+
+
+def test_a_file_that_is_replaced_is_whole_before_and_after(tmp_path):
+    """Killed after the file took its place, or before: the folder is whole, and another file still is not."""
+    with writing_folder(tmp_path / "model") as aside:
+        (aside / "weights").write_text("old")
+    path, coming = tmp_path / "model" / "weights", tmp_path / "coming"
+    coming.write_text("new")
+    admit(path, coming)
+    assert not damage(path.parent)
+    coming.replace(path)
+    assert not damage(path.parent)
+    reseal(path)
+    assert not damage(path.parent)
+    path.write_text("old")
+    assert damage(path.parent) == ["weights changed"]

@@ -26,7 +26,7 @@ from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.metrics import nll
 from ebmcal.predictions import Predictions
 from ebmcal.storage.atomic import inside, read_json, write_json, writing
-from ebmcal.storage.sealing import SEAL, require_whole, reseal
+from ebmcal.storage.sealing import SEAL, admit, require_whole, reseal
 
 FILE_NAME = "calibrator.json"
 FOLDED_NAME = "calibrator_folded.json"
@@ -197,6 +197,7 @@ def fold_temperature(model_dir: str | Path, temperature: float, n_classes: int) 
     names = _last_layer(header, n_classes, path)
     with writing(path) as aside:
         _copy_divided(path, aside, header, names, temperature)
+        admit(path, aside)
     if (path.parent / SEAL).exists():
         reseal(path)
     return names

@@ -67,7 +67,10 @@ def sample_config(
         lm, card = fit_noise_lm(resolved, part, data, reporter)
         wanted = count or noise_wanted(resolved, part, len(train)) + n_held_out(data)
         filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=wanted, folder=store, engine=chosen)
-        typer.echo(f"{filled.folder}: {len(filled)} noise texts. Look at them with: ebmcal noise show {filled.folder}")
+        more = f" ({len(filled):,} with the rest of the last shard)" if len(filled) > wanted else ""
+        typer.echo(
+            f"{filled.folder}: {wanted:,} noise texts{more}. Look at them with: ebmcal noise show {filled.folder}"
+        )
 
 
 def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":

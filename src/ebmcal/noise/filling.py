@@ -61,8 +61,9 @@ def fill(
             if unfinished > MANY_UNFINISHED and not warned:
                 warned = True
                 reporter.say(f"noise: {unfinished:.0%} of the samples of a shard did not end. {FIT_LONGER}")
+    more = f" ({n_wanted:,} were asked for; noise is written in whole shards)" if len(store) > n_wanted else ""
     reporter.say(
-        f"noise: {len(store)} texts, {store.identical_share:.1%} identical to their source, "
+        f"noise: {len(store)} texts{more}, {store.identical_share:.1%} identical to their source, "
         f"thrown away: {store.thrown_away() or 'none'}"
     )
 

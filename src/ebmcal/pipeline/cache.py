@@ -1,6 +1,8 @@
 """What runs share: a folder of noise LMs, noise, tokens and data, each under a key made from what it depends on."""
 
 import contextlib
+import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -9,6 +11,7 @@ from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import Row, TokenTable, tokenize, tokenizer_fingerprint
+from ebmcal.noise.store import RECORD
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import RunFolder
 from ebmcal.storage.atomic import can_write, remove, sweep
@@ -27,10 +30,19 @@ def cache_of(config: RunConfig) -> Path:
     if config.output is None or can_write(shared):
         return shared
     own = RunFolder(config.output).cache
-    for there in (*shared.glob("texts-*.*"), *(p for kind in KINDS for p in (shared / kind).glob("[!.]*"))):
+    entries = [
+        *shared.glob("texts-*.*"),
+        *(p for kind in KINDS if kind != "noise" for p in (shared / kind).glob("[!.]*")),
+    ]
+    # Stores of noise grow: their folders are our own, only what is in them is shown.
+    for there in [*entries, *(shared / "noise").glob("*/[!.]*")]:
         place = own / there.relative_to(shared)
-        if there.suffix != ".lock" and not place.exists():
-            place.parent.mkdir(parents=True, exist_ok=True)
+        if ".lock" in (there.suffix, there.parent.suffix) or place.exists():
+            continue
+        place.parent.mkdir(parents=True, exist_ok=True)
+        if there.name == RECORD:
+            shutil.copyfile(there, place)
+        else:
             place.symlink_to(there.resolve())
     return own
 
@@ -64,7 +76,7 @@ def tokens_from(rows: Iterable[Row], key: str, config: RunConfig, reporter: Repo
 @contextlib.contextmanager
 def made_once(folder: Path, what: str, reporter: Reporter) -> Iterator[None]:
     """Hold the lock of a folder that runs share: a second run waits and then finds it made."""
-    place = folder.resolve()  # "." has no name
+    place = Path(os.path.abspath(folder))  # "." has no name; a link into a cache that is read-only is not followed
     place = place.with_name(place.name + ".lock")
     with locked(place, waiting=lambda holder: reporter.say(f"{what}: waits for {holder}, which is making it")):
         sweep(folder)

@@ -13,7 +13,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE
 from ebmcal.progress import Reporter
 from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import read_json, sweep, write_json, write_text
+from ebmcal.storage.atomic import can_write, read_json, sweep, write_json, write_text
 from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import LOCK
 from ebmcal.storage.sealing import SEAL, damage
@@ -54,6 +54,8 @@ def fingerprints_of(data: TaskData) -> dict[str, str]:
 
 def check_place(folder: RunFolder) -> bool:
     """Whether a run was begun in a folder; one that holds something else is refused before anything is written."""
+    if not can_write(folder.root):
+        raise EbmcalError(f"Could not write in {folder.root}: no permission. Choose another --output or grant access.")
     names = [path.name for path in folder.root.iterdir()] if folder.root.exists() else []
     # A process that was killed while it wrote the first file has left a part of it.
     first = {LOCK, folder.log.name, folder.data.name, folder.cache.name}

@@ -129,7 +129,8 @@ def read_json(path: str | os.PathLike[str], *, must_be_checked: bool = False) ->
 def sweep(folder: Path) -> None:
     """Remove what a process that was killed was writing in a folder, or in its place; the caller holds its lock."""
     for left in [*folder.rglob(".*.part"), *folder.parent.glob(f".{folder.name}.*.part")]:
-        remove(left)
+        with contextlib.suppress(OSError):  # in a cache that others share and that is read-only
+            remove(left)
 
 
 def inside(folder: str | Path, name: str) -> Path:

@@ -44,6 +44,16 @@ def reseal(path: Path) -> None:
     write_json(place, sums | {path.name: checksum(path)})
 
 
+def admit(path: Path, coming: Path) -> None:
+    """Let a file of a sealed folder be as it is, or as `coming`, which is about to take its place.
+
+    `reseal` afterwards; a process that is killed before that leaves a folder that is whole either way.
+    """
+    place = path.parent / SEAL
+    if place.exists():
+        write_json(place, read_json(place) | {path.name: [checksum(path), checksum(coming)]})
+
+
 def damage(folder: Path) -> list[str]:
     """What is not as it was when a folder was sealed: "NAME is missing", "NAME changed"; empty when it is whole."""
     try:
@@ -74,9 +84,9 @@ def require_whole(model: Path) -> None:
         )
 
 
-def _what_is_wrong(path: Path, digest: str) -> str | None:
+def _what_is_wrong(path: Path, digest: str | list[str]) -> str | None:
     try:
-        return None if checksum(path) == digest else "changed"
+        return None if checksum(path) in ([digest] if isinstance(digest, str) else digest) else "changed"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
