@@ -181,6 +181,7 @@ def test_every_setting_is_a_flag():
         "ood": ("a=b.csv", None),
         "task": ("rte", "rte"),
         "noise": ("splice", "splice"),
+        "encoding": ("latin-1", "latin-1"),
         "tokens_per_micro_batch": ("640", 640),
         "train_prediction_rows": ("640", 640),
         "max_length": ("64", 64),

@@ -86,7 +86,7 @@ def require_whole(model: Path) -> None:
 
 def _what_is_wrong(path: Path, digest: str | list[str]) -> str | None:
     try:
-        return None if checksum(path) in ([digest] if isinstance(digest, str) else digest) else "changed"
+        return None if checksum(path) in (digest if isinstance(digest, list) else [digest]) else "changed"
     except FileNotFoundError:
         return "is missing"
     except OSError as error:
