@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ebmcal.advice import advise, candidates, choose, sentences
+from ebmcal.advice import advise, candidates, cautions, choose, sentences
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -68,11 +68,6 @@ def test_nothing_learned_is_said_in_place_of_advice():
     assert not any(line.startswith("Use ") for line in said)
 
 
-def test_few_rows_are_said():
-    _, said = advice_for(baseline=draw(1.0, n=40))
-    assert "40 calibration rows are few" in said[-1]
-
-
 def test_advice_of_a_run_folder_reads_the_calibration_split_alone(tmp_path):
     folder = RunFolder(tmp_path)
     cells = [Cell("baseline", 1), Cell("baseline", 2), Cell("hidden", 1)]
@@ -94,3 +89,32 @@ def test_no_labels_no_advice(tmp_path):
     rows = draw(1.0, n=4)
     rows.write(path)
     assert advise(folder, [cell]) is None
+
+
+def test_how_far_off_and_what_it_costs_are_said():
+    _, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
+    assert "% sure on average and right in" in said[0]
+    assert "against baseline)" in said[1]
+    _, said = advice_for(baseline=draw(3.0))
+    assert "as without it" in said[1]
+
+
+def test_cautions_name_what_makes_the_figures_weak():
+    rows = draw(1.0, n=60)
+    found = candidates("baseline", [rows])
+    assert cautions(found, rows.labels, rows.label_names, n_test=5000)[0].startswith("60 calibration rows are few")
+    one = cautions(found, np.zeros(400, int), ("no", "yes"), n_test=5000)
+    assert "of one class" in one[0]
+    lacking = cautions(found, np.arange(400) % 2, ("no", "yes", "maybe"), n_test=5000)
+    assert "the label maybe" in lacking[0]
+    few = cautions(found, np.arange(400) % 2, ("no", "yes"), n_test=90)
+    assert "90 test rows are few for 20 bins" in few[0]
+    right = Predictions(rows.labels, ("no", "yes"), logits=np.eye(2)[rows.labels], ids=rows.ids)  # T runs to 0
+    bound = cautions(candidates("hidden", [right]), np.arange(400) % 2, ("no", "yes"), None)
+    assert "The temperature of hidden ran to its bound" in bound[0]
+
+
+def test_seeds_that_disagree_are_no_evidence():
+    runs = [draw(scale, seed=3) for scale in (1.0, 2.0, 4.0)]
+    base = candidates("baseline", [draw(2.0, seed=3)] * 3)
+    assert "made no difference" in sentences([*base, *candidates("hidden", runs)], base[0], 0.5)[-1]

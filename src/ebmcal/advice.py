@@ -14,6 +14,8 @@ from scipy.special import log_softmax
 
 from ebmcal.calibrators import TemperatureScaling
 from ebmcal.calibrators.base import logits_in
+from ebmcal.metrics.comparing import Spread
+from ebmcal.metrics.registry import N_BINS
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -39,6 +41,8 @@ class Candidate:
     losses: np.ndarray
     accuracy: float
     temperature: float
+    confidence: float = 0.0  # the mean of the largest probability, plain
+    by_seed: tuple[float, ...] = ()  # NLL of each seed
 
     @property
     def title(self) -> str:
@@ -57,8 +61,11 @@ class Candidate:
         }
 
 
-def advise(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, Any] | None:
-    """Candidates, best first, the one to use, and sentences; None where no cell has enough calibration rows."""
+def advise(folder: RunFolder, cells: Sequence[Cell], n_test: int | None = None) -> dict[str, Any] | None:
+    """Candidates, best first, the one to use, and sentences; None where no cell has enough calibration rows.
+
+    `n_test` is how many test rows there are, for the caution that they are few.
+    """
     by_method: dict[str, list[Predictions]] = {}
     for cell in cells:
         rows = Predictions.read(folder.predictions(cell, "calibration")).labelled()
@@ -68,13 +75,14 @@ def advise(folder: RunFolder, cells: Sequence[Cell]) -> dict[str, Any] | None:
         return None
     found = [candidate for method, runs in by_method.items() for candidate in candidates(method, runs)]
     chosen = choose(found)
-    labels = next(iter(by_method.values()))[0].labels
+    first = next(iter(by_method.values()))[0]
+    labels = first.labels
     largest = float(np.bincount(labels).max() / len(labels))
     return {
         "n_rows": len(labels),
         "chosen": chosen.title,
         "candidates": [candidate.to_json() for candidate in sorted(found, key=lambda candidate: candidate.nll)],
-        "sentences": sentences(found, chosen, largest),
+        "sentences": sentences(found, chosen, largest) + cautions(found, labels, first.label_names, n_test),
     }
 
 
@@ -85,21 +93,36 @@ def choose(found: Sequence[Candidate]) -> Candidate:
 
 
 def gap(one: Candidate, other: Candidate) -> tuple[float, float]:
-    """Mean difference in NLL on the same rows, and how large it must be to be more than chance."""
+    """Mean difference in NLL on the same rows, and how large it must be to be more than chance of rows and seeds."""
     difference = one.losses - other.losses
-    return float(difference.mean()), float(1.96 * difference.std(ddof=1) / np.sqrt(len(difference)))
+    paired = len(one.by_seed) == len(other.by_seed)
+    seeds = [a - b for a, b in zip(one.by_seed, other.by_seed, strict=True)] if paired else []
+    spread = Spread.of_variances(float(difference.var(ddof=1)) / len(difference), seeds, len(difference))
+    return float(difference.mean()), spread.reach(0.95)
 
 
 def candidates(method: str, runs: Sequence[Predictions]) -> list[Candidate]:
     """A method plain and with temperature, each seed by itself, averaged."""
-    plain = np.mean([_losses(logits_in(run), run.labels) for run in runs], axis=0)
+    plain = [_losses(logits_in(run), run.labels) for run in runs]
     fits = [_cross_validated(logits_in(run), run.labels) for run in runs]
-    scaled, temperature = np.mean([losses for losses, _ in fits], axis=0), float(np.mean([t for _, t in fits]))
+    temperature = float(np.mean([t for _, t in fits]))
     accuracy = float(np.mean([(run.predicted() == run.labels).mean() for run in runs]))
-    found = [Candidate(method, False, plain, accuracy, temperature)]
-    if all(BOUNDS[0] < t < BOUNDS[1] for _, t in fits):
-        found.append(Candidate(method, True, scaled, accuracy, temperature))
+    confidence = float(np.mean([run.probabilities().max(axis=1).mean() for run in runs]))
+
+    def candidate(with_temperature: bool, losses: Sequence[np.ndarray]) -> Candidate:
+        by_seed = tuple(float(each.mean()) for each in losses)
+        mean = np.mean(losses, axis=0)
+        return Candidate(method, with_temperature, mean, accuracy, temperature, confidence, by_seed)
+
+    found = [candidate(False, plain)]
+    if all(is_inside(t) for _, t in fits):
+        found.append(candidate(True, [losses for losses, _ in fits]))
     return found
+
+
+def is_inside(temperature: float) -> bool:
+    """Whether a temperature has stayed off its bounds."""
+    return BOUNDS[0] < temperature < BOUNDS[1]
 
 
 def sentences(found: Sequence[Candidate], chosen: Candidate, largest_class: float) -> list[str]:
@@ -112,30 +135,64 @@ def sentences(found: Sequence[Candidate], chosen: Candidate, largest_class: floa
         ]
     else:
         said = [_confidence(base or chosen)]
-        beside = f" ({base.title}: {base.nll:.3f} and {base.accuracy:.3f})" if base and base is not chosen else ""
+        beside = f" against {base.nll:.3f} of {base.title}" if base and base is not chosen else ""
         said.append(
-            f"Use {chosen.title}: cross-validated NLL {chosen.nll:.3f}, accuracy {chosen.accuracy:.3f}{beside} on "
-            f"{len(chosen.losses):,} calibration rows; nothing simpler does as well."
+            f"Use {chosen.title}: cross-validated NLL {chosen.nll:.3f}{beside} on {len(chosen.losses):,} calibration "
+            f"rows, {_cost(chosen, base)}; nothing simpler does as well."
         )
         others = [c for c in found if not c.with_temperature and c.method != "baseline"]
         said += [_effect(min(others, key=lambda c: c.nll), base)] if base and others else []
-    if len(chosen.losses) < FEW_ROWS:
-        said.append(f"{len(chosen.losses)} calibration rows are few: another draw of them may advise otherwise.")
     return said
+
+
+def cautions(found: Sequence[Candidate], labels: np.ndarray, names: Sequence[str], n_test: int | None) -> list[str]:
+    """What makes figures weak: few calibration rows, classes that lack, temperatures at their bound, few test rows."""
+    said = []
+    if len(labels) < FEW_ROWS:
+        said.append(
+            f"{len(labels)} calibration rows are few: another draw of them may advise otherwise, and calibrators "
+            "fitted on them may do harm."
+        )
+    absent = [str(name) for index, name in enumerate(names) if index not in set(labels.tolist())]
+    if len(absent) == len(names) - 1:
+        said.append(
+            "All calibration rows are of one class: what is fitted on them, temperature included, is worthless."
+        )
+    elif absent:
+        said.append(f"No calibration row has the label {', '.join(absent[:5])}: calibrators know nothing of it.")
+    bound = [
+        c.method for c in found if not c.with_temperature and not is_inside(c.temperature) and c.method != "baseline"
+    ]
+    if bound:
+        said.append(f"The temperature of {', '.join(bound)} ran to its bound and is not advised.")
+    if n_test is not None and n_test < 10 * N_BINS:
+        said.append(
+            f"{n_test} test rows are few for {N_BINS} bins: the ECEs of the table are mostly noise. Look at NLL and "
+            "Brier, or test on more rows."
+        )
+    return said
+
+
+def _cost(chosen: Candidate, base: Candidate | None) -> str:
+    """What the choice costs in accuracy."""
+    if base is None or chosen.method == base.method:
+        return f"accuracy {chosen.accuracy:.3f}" + (", as without it" if chosen.with_temperature else "")
+    return f"accuracy {chosen.accuracy:.3f} ({chosen.accuracy - base.accuracy:+.3f} against {base.title})"
 
 
 def _confidence(base: Candidate) -> str:
     t = base.temperature
-    if not BOUNDS[0] < t < BOUNDS[1]:
-        return f"These rows do not say which temperature {base.method} needs: the fit ran to its bound."
+    by = f"it is {base.confidence:.0%} sure on average and right in {base.accuracy:.0%}"
+    if not is_inside(t):
+        return f"These rows do not say which temperature {base.method} needs: the fit ran to its bound ({by})."
     if t > CALM[1]:
-        return f"{base.method} is overconfident: the temperature that mends it is {t:.2f}."
+        return f"{base.method} is overconfident: {by}, and the temperature that mends it is {t:.2f}."
     if t < CALM[0]:
         return (
-            f"{base.method} is underconfident: the temperature that mends it is {t:.2f}. Training it longer (--epochs) "
-            "may mend it too; energy training by itself lowers confidence further."
+            f"{base.method} is underconfident: {by}, and the temperature that mends it is {t:.2f}. Training it longer "
+            "(--epochs) may mend it too; energy training by itself lowers confidence further."
         )
-    return f"{base.method} is neither over- nor underconfident: the temperature that mends it is {t:.2f}."
+    return f"{base.method} is neither over- nor underconfident: {by}, and the temperature that mends it is {t:.2f}."
 
 
 def _effect(other: Candidate, base: Candidate) -> str:

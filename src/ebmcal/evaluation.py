@@ -8,25 +8,25 @@ what the tables, the JSON and the report are made from.
 
 import json
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from ebmcal.calibrators import Calibrator, make_calibrator
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
-from ebmcal.judging import Measures, compare, detect, judge
+from ebmcal.judging import Figures, Measures, compare_figures, detect, measure_rows, row_of, with_holm
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
+from ebmcal.metrics.intervals import warn_of
 from ebmcal.metrics.registry import N_BINS, metric
 from ebmcal.predictions import Predictions, align
 from ebmcal.predictions import ensemble as mean_of
-from ebmcal.progress import Advance, Console, Reporter
+from ebmcal.progress import Console, Reporter
 from ebmcal.tables import Column, Entry, Sheet, Table, TableRow, mark_best
 from ebmcal.tables.comparison import DETECTION_COLUMNS
-from ebmcal.tables.document import Key, figure, heading, row_name
-
-T = TypeVar("T")
+from ebmcal.tables.differences import difference_table
+from ebmcal.tables.document import Key, figure, heading, interval_notes, row_name
 
 #: Predictions, or the path of a file that holds them.
 Source = Predictions | str | PathLike[str]
@@ -76,28 +76,12 @@ class Evaluation:
             TableRow((Entry(_name(row)), Entry(row["n_rows"]), *(figure(row, name) for name in self.shown)))
             for row in self.document["rows"]
         ]
-        n = self.document["n_resamples"]
-        notes = (f"In brackets: 95% bootstrap interval over {n:,} resamples of the rows.",) if n else ()
-        return mark_best(Table("", columns, tuple(rows), notes))
+        notes = interval_notes(self.document["rows"], self.shown) if self.document["n_resamples"] else ()
+        return mark_best(Table("", columns, tuple(rows), tuple(notes)))
 
     def _tests(self) -> Table:
-        """Each minus the first, metric by metric, with interval and p-value."""
-        keys = {"file": "File", "metric": "Metric", "difference": "Difference", "p_value": "p"}
-        rows = tuple(
-            TableRow(
-                (
-                    Entry(_name(test)),
-                    Entry(self._heading(test["metric"]).title),
-                    Entry(test["difference"], low=test["low"], high=test["high"]),
-                    Entry(test["p_value"]),
-                ),
-                section=_name(test),
-            )
-            for test in self.document["paired"]
-        )
-        note = "Interval by paired bootstrap, p by paired permutation, both over the same rows."
-        first = next(iter(self.predictions))
-        return Table(f"Difference from {first}", tuple(Column(*column) for column in keys.items()), rows, (note,))
+        """Each minus the first, metric by metric, with interval and p-values."""
+        return difference_table(self.document, f"Difference from {next(iter(self.predictions))}")
 
     def _detection(self) -> Table:
         """Names × scores: how well each tells in-domain rows from the others."""
@@ -136,8 +120,7 @@ def evaluate(
     out. `fit` has predictions for other rows to fit each `calibrator` on (temperature unless said otherwise; settings
     may follow a name, as in "scaling-binning:n_bins=15"), `ood` predictions for other texts, which may lack labels:
     one for all, or one for each. `ensemble` adds the mean of all of them, as of the seeds of one method.
-    `n_resamples=0` gives neither intervals nor tests.
-    one for all, or one for each. `n_resamples=0` gives neither intervals nor tests. `normalize` divides probabilities
+    `n_resamples=0` gives neither intervals nor tests. `normalize` divides probabilities
     that were rounded by the sums of their rows; `progress` shows a bar.
 
     >>> vague = Predictions([0, 1] * 50, ("no", "yes"), probs=[[0.6, 0.4], [0.4, 0.6]] * 50)
@@ -161,43 +144,45 @@ def evaluate(
     judged = dict(_with_calibrated(named, fitting, calibrators))
     shown = chosen or HEADLINE_METRICS
     how = Measures(chosen or DEFAULT_METRICS, shown, n_bins, n_resamples, seed, by_energy=True)
-    n_tests = len(judged) - 1 if paired and n_resamples else 0
-    reporter = Console() if progress else Reporter()
-    with reporter.stage("judging", len(judged) + n_tests) as advance:
-        rows = list(_counted(advance, (_row(key, rows, how) for key, rows in judged.items())))
-        tests = list(_counted(advance, _paired_tests(judged, how) if n_tests else ()))
+    figures: dict[Key, Figures] = {}
+    with (Console() if progress else Reporter()).stage("judging", len(judged)) as advance:
+        for key, rows in judged.items():
+            figures[key] = _measured(key, rows, how)
+            advance()
     document = {
         "format": 1,
         "label_names": list(next(iter(named.values())).label_names),
         "n_bins": n_bins,
         "n_resamples": n_resamples,
         "resampling_seed": seed,
-        "rows": rows,
-        "paired": [test for of_one in tests for test in of_one],
+        "rows": [_row(key, judged[key], found) for key, found in figures.items()],
+        "paired": _paired_tests(figures, how) if paired and n_resamples else [],
         "detection": {name: detect(named[name], rows, OTHER_TEXTS) for name, rows in outside.items()},
     }
     return Evaluation(document, {row_name(key): rows for key, rows in judged.items()}, shown)
 
 
-def _row(key: Key, rows: Predictions, how: Measures) -> dict[str, Any]:
+def _measured(key: Key, rows: Predictions, how: Measures) -> Figures:
+    with errors_of(row_name(key)):
+        figures = measure_rows(rows, how)
+    warn_of(figures.values())
+    return figures
+
+
+def _row(key: Key, rows: Predictions, figures: Figures) -> dict[str, Any]:
     method, posthoc = key
     note = rows.meta["calibrator"]["note"] if posthoc else ""
-    with errors_of(row_name(key)):
-        return judge(rows, how, method=method, posthoc=posthoc, note=note)
+    return row_of(figures, method=method, posthoc=posthoc, seed=None, test_set="test", note=note)
 
 
-def _paired_tests(judged: Mapping[Key, Predictions], how: Measures) -> Iterator[list[dict[str, Any]]]:
-    """The tests of each against the first."""
+def _paired_tests(judged: Mapping[Key, Figures], how: Measures) -> list[dict[str, Any]]:
+    """Tests of each against the first."""
     (first, theirs), *others = judged.items()
-    for (method, posthoc), rows in others:
-        yield compare(rows, theirs, how, method=method, posthoc=posthoc, against=row_name(first))
-
-
-def _counted(advance: Advance, work: Iterable[T]) -> Iterator[T]:
-    """The same, one step of the bar for each."""
-    for done in work:
-        yield done
-        advance()
+    found = []
+    for (method, posthoc), ours in others:
+        identity = {"method": method, "posthoc": posthoc, "against": row_name(first)}
+        found += compare_figures([ours], [theirs], how, **identity)
+    return with_holm(found)
 
 
 def _checked_metrics(names: Sequence[str] | None) -> tuple[str, ...]:

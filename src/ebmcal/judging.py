@@ -3,16 +3,20 @@
 `ebmcal run` judges the cells of its folder here, `ebmcal evaluate` the files it is given; what comes out is the same
 document, `metrics.json` in a run folder, which tables, report and benchmark read:
 
-    rows      [{"method", "posthoc", "seed", "test_set", "n_rows", "note", "metrics": {name: {"value", "low", "high"}}}]
-    paired    [{"method", "posthoc", "against", "seed", "metric", "difference", "low", "high", "p_value"}]
-    detection {model: {"<texts> by <score>": {"auroc", "aupr", "fpr_at_95_recall"}}}
+    rows       [{"method", "posthoc", "seed", "test_set", "n_rows", "note",
+                 "metrics": {name: {"value", "low", "high"[, "noise_floor"]}}}]
+    over_seeds rows as above, means over the seeds of a method, with "n_seeds" in place of "seed" (two seeds or more)
+    paired     [{"method", "posthoc", "against", "seed", "metric", "difference", "low", "high", "p_value", "p_holm",
+                 "standard_error", "df"[, "rows_needed", "seeds_needed"]}]
+    paired_over_seeds  the same over all seeds that both have, with "n_seeds" in place of "seed" (two seeds or more)
+    detection  {model: {"<texts> by <score>": {"auroc", "aupr", "fpr_at_95_recall"}}}
 
 Part of the evaluation half: it reads predictions and needs no torch.
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ebmcal.calibrators import Calibrator, FewRows, make_calibrator
@@ -22,11 +26,12 @@ from ebmcal.metrics import (
     HEADLINE_METRICS,
     OOD_SCORES,
     FewRowsWarning,
+    holm,
     ood_detection,
     ood_scores,
-    paired_test,
 )
-from ebmcal.metrics.intervals import intervals
+from ebmcal.metrics.comparing import compare_measured, mean_over_seeds
+from ebmcal.metrics.intervals import Measured, measure, warn_of
 from ebmcal.metrics.registry import N_BINS, Metric, metric
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
@@ -69,21 +74,31 @@ def judge(
     >>> judge(rows, Measures(["accuracy"], n_resamples=10), method="mine")["metrics"]["accuracy"]["value"]
     1.0
     """
+    figures = measure_rows(predictions, how)
+    warn_of(figures.values())
+    identity = {"method": method, "posthoc": posthoc, "seed": seed, "test_set": test_set}
+    return row_of(figures, **identity, note=note)
+
+
+#: Metrics as they were measured on the rows of some predictions.
+Figures = Mapping[str, Measured]
+
+
+def measure_rows(predictions: Predictions, how: Measures) -> Figures:
+    """Every metric on the labelled rows, over the same resamples of them."""
     known = predictions.labelled()
     wanted = {name: (metric(name), how.options(metric(name))) for name in how.metrics}
     if how.by_energy and known.energies is not None:
         scores = {"scores": -known.energies}  # low energy = looks like data = trusted
         wanted |= {f"{name}_by_energy": (metric(name), scores) for name in BY_ENERGY if name in how.metrics}
-    figures = intervals(wanted, known.labels, known.probabilities(), n_resamples=how.n_resamples, seed=how.seed)
-    return {
-        "method": method,
-        "posthoc": posthoc,
-        "seed": seed,
-        "test_set": test_set,
-        "n_rows": known.n_rows,
-        "note": note,
-        "metrics": {name: interval.to_json() for name, interval in figures.items()},
-    }
+    return measure(wanted, known.labels, known.probabilities(), n_resamples=how.n_resamples, seed=how.seed)
+
+
+def row_of(figures: Figures, *, note: str = "", **identity: Any) -> dict[str, Any]:
+    """A row of the document."""
+    n_rows = next(iter(figures.values())).n_rows
+    found = {name: figure.interval().to_json() for name, figure in figures.items()}
+    return {**identity, "n_rows": n_rows, "note": note, "metrics": found}
 
 
 def compare(
@@ -96,15 +111,24 @@ def compare(
     >>> round(compare(ours, theirs, Measures(compared=["nll"]), method="ours")[0]["difference"], 3)
     -0.405
     """
-    ours, theirs = ours.labelled(), theirs.labelled()
-    tests = []
-    for name in how.compared:
-        test = paired_test(
-            name, ours.labels, ours.probabilities(), theirs.probabilities(),
-            n_resamples=how.n_resamples, seed=how.seed, **how.options(metric(name)),
-        )  # fmt: skip
-        tests.append({**identity, "metric": name, **test.to_json()})
-    return tests
+    a, b = (measure_rows(rows, replace(how, metrics=how.compared)) for rows in (ours, theirs))
+    return with_holm(compare_figures([a], [b], how, **identity))
+
+
+def compare_figures(
+    ours: Sequence[Figures], theirs: Sequence[Figures], how: Measures, **identity: Any
+) -> list[dict[str, Any]]:
+    """Paired tests of figures of the same rows, one for each seed."""
+    return [
+        {**identity, "metric": name, **compare_measured([f[name] for f in ours], [f[name] for f in theirs]).to_json()}
+        for name in how.compared
+    ]
+
+
+def with_holm(tests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The tests with p-values that may be looked at together."""
+    adjusted = holm([test["p_value"] for test in tests])
+    return [{**test, "p_holm": p} for test, p in zip(tests, adjusted, strict=True)]
 
 
 def detect(inside: Predictions, outside: Predictions, texts: str) -> dict[str, dict[str, float]]:
@@ -138,8 +162,8 @@ def judge_run(
     Post-hoc calibrators are fitted on the training predictions, shown as (train), and on the calibration split, shown
     as (dev). Each file of predictions is read once.
     """
-    document: dict[str, Any] = {"rows": [], "paired": [], "detection": {}}
-    theirs: dict[int, Predictions] = {}  # of the baseline of the seed at hand
+    document: dict[str, Any] = {"rows": [], "detection": {}}
+    seeds: Seeds = {}
     with warnings.catch_warnings():
         # Small splits and fits that failed are in the notes; a warning for each of many rows would drown the table.
         warnings.simplefilter("ignore", FewRowsWarning)
@@ -147,20 +171,45 @@ def judge_run(
         warnings.filterwarnings("ignore", message=".* did not (settle|converge)")
         for cell in cells:
             tests = {s: _read(folder, cell, s) for s in folder.splits(cell) if s.startswith("test")}
-            document["rows"] += _cell_rows(cell, tests, _calibrators(folder, cell, posthoc), how)
+            for row, figures in _cell_rows(cell, tests, _calibrators(folder, cell, posthoc), how):
+                document["rows"].append(row)
+                seeds.setdefault((row["method"], row["posthoc"], row["test_set"]), {})[cell.seed] = figures
             others = [s for s in folder.splits(cell) if s == "noise" or s.startswith("ood_")]
             for split in others:
                 found = detect(tests["test"], _read(folder, cell, split), split)
                 document["detection"].setdefault(cell.name, {}).update(found)
-            baseline = Cell("baseline", cell.seed)
-            if cell == baseline:
-                theirs = {cell.seed: tests["test"]}
-            elif baseline in cells:
-                theirs = theirs if cell.seed in theirs else {cell.seed: _read(folder, baseline, "test")}
-                identity = {"method": cell.method, "against": baseline.method, "seed": cell.seed}
-                document["paired"] += compare(tests["test"], theirs[cell.seed], how, **identity)
         document["rows"] += _ensemble_rows(folder, cells, posthoc, how)
-    return document
+    return document | {"over_seeds": list(_over_seeds(seeds))} | _paired(seeds, how)
+
+
+#: (method, post-hoc step, test set) → seed → figures.
+Seeds = dict[tuple[str, str | None, str], dict[int, Figures]]
+
+
+def _over_seeds(seeds: Seeds) -> Iterator[dict[str, Any]]:
+    """Means over seeds, where there are several, with intervals over seeds and rows together."""
+    for (method, posthoc, test_set), runs in seeds.items():
+        if len(runs) > 1:
+            every = list(runs.values())
+            found = {name: mean_over_seeds([figures[name] for figures in every]).to_json() for name in every[0]}
+            yield {"method": method, "posthoc": posthoc, "test_set": test_set, "n_seeds": len(runs), "metrics": found}
+
+
+def _paired(seeds: Seeds, how: Measures) -> dict[str, list[dict[str, Any]]]:
+    """Every method against the baseline on the test rows: each seed by itself, and all that both have together."""
+    theirs = seeds.get(("baseline", None, "test"), {})
+    single, together = [], []
+    for (method, posthoc, test_set), runs in seeds.items():
+        if method == "baseline" or posthoc is not None or test_set != "test":
+            continue
+        both = [seed for seed in runs if seed in theirs]
+        identity: dict[str, Any] = {"method": method, "against": "baseline"}
+        for seed in both:
+            single += compare_figures([runs[seed]], [theirs[seed]], how, **identity, seed=seed)
+        if len(both) > 1:
+            ours, others = ([found[seed] for seed in both] for found in (runs, theirs))
+            together += compare_figures(ours, others, how, **identity, n_seeds=len(both))
+    return {"paired": with_holm(single), "paired_over_seeds": with_holm(together)}
 
 
 def _ensemble_rows(
@@ -187,9 +236,10 @@ def _calibrators(folder: RunFolder, cell: Cell, posthoc: Sequence[str]) -> dict[
 
 def _cell_rows(
     cell: Cell, tests: dict[str, Predictions], calibrators: dict[str, Calibrator], how: Measures
-) -> Iterator[dict[str, Any]]:
+) -> Iterator[tuple[dict[str, Any], Figures]]:
     for test_set, rows in tests.items():
-        identity: dict[str, Any] = {"method": cell.method, "seed": cell.seed, "test_set": test_set}
-        yield judge(rows, how, **identity)
-        for shown, calibrator in calibrators.items():
-            yield judge(calibrator.apply(rows), how, **identity, posthoc=shown, note=calibrator.note)
+        judged = [(None, "", rows), *((shown, c.note, c.apply(rows)) for shown, c in calibrators.items())]
+        for posthoc, note, predictions in judged:
+            figures = measure_rows(predictions, how)
+            identity = {"method": cell.method, "posthoc": posthoc, "seed": cell.seed, "test_set": test_set}
+            yield row_of(figures, **identity, note=note), figures

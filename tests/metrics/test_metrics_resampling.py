@@ -1,4 +1,4 @@
-"""Bootstrap intervals and paired tests: exactness against slow resampling, coverage, power, notes."""
+"""Intervals over rows: exactness against slow resampling, coverage, notes."""
 
 import json
 
@@ -16,12 +16,10 @@ from ebmcal.metrics import (
     ece_classwise,
     ood_bootstrap,
     ood_detection,
-    paired_test,
     resampling,
 )
 from ebmcal.metrics.intervals import resample
 from ebmcal.metrics.registry import metric
-from ebmcal.predictions.arrays import softmax
 
 NAMES = sorted(METRICS)
 
@@ -41,11 +39,13 @@ def test_quick_resampling_is_slow_resampling(name):
 def test_interval_holds_the_value_and_repeats(name):
     labels, probs = made(400)
     first = bootstrap(name, labels, probs=probs, n_resamples=100, seed=3)
-    assert first.low <= first.value <= first.high
+    assert first.low <= first.value
+    assert first.value <= first.high or METRICS[name].noisy_upwards  # what noise has pushed up may lie above
     assert first.low < first.high
     assert first.value == METRICS[name].function(labels, probs=probs)
     assert first == bootstrap(name, labels, probs=probs, n_resamples=100, seed=3)
-    assert first != bootstrap(name, labels, probs=probs, n_resamples=100, seed=4)
+    other = bootstrap(name, labels, probs=probs, n_resamples=100, seed=4)
+    assert (first != other) == (METRICS[name].events is None and name != "accuracy")  # those are in closed form
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -136,82 +136,7 @@ def test_intervals_cover_the_truth(name):
         labels, probs = made(1000, seed=seed)
         interval = bootstrap(name, labels, probs=probs, n_resamples=200)
         held += interval.low <= truth <= interval.high
-    assert held >= 87
-
-
-def test_paired_test_finds_a_difference_and_its_sign():
-    labels, probs = made(1000, noise=2.0)  # overconfident
-    softer = softmax(np.log(probs) / 2)
-    for name in ("ece_classwise", "ece_top_label", "smooth_ece", "nll", "brier"):
-        test = paired_test(name, labels, probs, softer, n_resamples=200)
-        assert test.low > 0, name
-        assert test.difference > 0
-        assert test.low <= test.difference <= test.high
-        assert test.p_value == pytest.approx(1 / 201)
-        back = paired_test(name, labels, softer, probs, n_resamples=200)
-        assert back.difference == -test.difference
-    same_order = paired_test("accuracy", labels, probs, softer, n_resamples=200)
-    assert (same_order.difference, same_order.p_value) == (0.0, 1.0)
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_paired_test_of_equal_methods(name):
-    labels, probs = made(300)
-    test = paired_test(name, labels, probs, probs.copy(), n_resamples=50)
-    assert (test.difference, test.low, test.high, test.p_value) == (0.0, 0.0, 0.0, 1.0)
-
-
-@pytest.mark.parametrize("name", ["ece_classwise", "nll", "aurc"])
-def test_p_values_are_fair_when_there_is_no_difference(name):
-    values = []
-    for seed in range(60):
-        labels, probs = made(200, seed=seed)
-        rng = np.random.default_rng(seed + 1000)
-        a, b = (softmax(np.log(probs) + rng.normal(size=probs.shape)) for _ in range(2))
-        values.append(paired_test(name, labels, a, b, n_resamples=100).p_value)
-    assert 0.35 < np.mean(values) < 0.65
-    assert np.mean(np.array(values) < 0.1) < 0.25
-
-
-def test_ranking_is_compared_by_rank_and_not_by_scale():
-    labels, probs = made(500)
-    flat = softmax(np.log(probs) * 0.1)  # nearly the same order on another scale
-    test = paired_test("aurc", labels, probs, flat, n_resamples=200)
-    binary_labels, binary = made(500, n_classes=2)
-    assert paired_test("aurc", binary_labels, binary, softmax(np.log(binary) * 0.1), n_resamples=50).p_value == 1.0
-    assert abs(test.difference) < 0.05
-
-
-def test_two_scores_of_one_method_can_be_compared():
-    labels, probs = made(500)
-    wrong = probs.argmax(axis=1) != labels
-    energies = wrong + np.random.default_rng(0).normal(size=500)
-    test = paired_test("error_auroc", labels, probs, probs, scores_b=-energies, n_resamples=100)
-    by_energy = METRICS["error_auroc"].function(labels, probs=probs, scores=-energies)
-    by_confidence = METRICS["error_auroc"].function(labels, probs=probs)
-    assert test.difference == pytest.approx(by_confidence - by_energy)
-    with pytest.raises(EbmcalError, match="scores_a= and scores_b="):
-        paired_test("aurc", labels, probs, probs, scores=energies)
-
-
-def test_paired_test_by_blocks(monkeypatch):
-    labels, probs = made(6000, noise=2.0)
-    softer = softmax(np.log(probs) / 1.1)
-    rows = paired_test("ece_classwise", labels, probs, softer, n_resamples=200)
-    monkeypatch.setattr(resampling, "MAX_ROWS", 100)
-    blocks = paired_test("ece_classwise", labels, probs, softer, n_resamples=200)
-    assert blocks.difference == rows.difference
-    assert blocks.low == pytest.approx(rows.low, abs=0.3 * (rows.high - rows.low))
-
-
-def test_paired_test_refuses_what_it_cannot_compare():
-    labels, probs = made(50)
-    with pytest.raises(EbmcalError, match="same classes; 3 and 4"):
-        paired_test("nll", labels, probs, made(50, 4)[1])
-    with pytest.raises(EbmcalError, match="Only metrics by name"):
-        paired_test(lambda y, probs: 0.0, labels, probs, probs)
-    with pytest.raises(EbmcalError, match="labels has 50 rows"):
-        paired_test("nll", labels, made(40)[1], made(40)[1])
+    assert held >= 90
 
 
 def test_out_of_domain_intervals():

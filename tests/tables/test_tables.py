@@ -104,7 +104,7 @@ def test_one_seed_keeps_its_interval_and_no_spread():
     table = tables.summary_table(document(rows=[row("baseline", accuracy=0.8)]))
     assert table.column("accuracy")[0].text() == "0.800 [0.790, 0.810]"
     assert not table.column("accuracy")[0].best
-    assert "bootstrap" in table.notes[0]
+    assert "95% interval" in table.notes[0]
 
 
 def test_unequal_numbers_of_seeds_are_shown():
@@ -311,7 +311,7 @@ def test_paired_table_names_metric_and_interval():
         "low": -0.2,
         "high": 0.01,
     }
-    table = tables.paired_table({"paired": [test | {"p_value": 0.00012}]})
+    table = tables.paired_table({"paired": [test | {"p_value": 0.00012, "p_holm": 0.2, "rows_needed": 1300}]})
     assert [e.text(c.digits) for e, c in zip(table.rows[0].entries, table.columns, strict=True)] == [
         "hidden",
         "baseline",
@@ -319,6 +319,8 @@ def test_paired_table_names_metric_and_interval():
         "NLL",
         "-0.100 [-0.200, 0.010]",
         "0.00012",
+        "0.2",
+        "some 1,300 rows",
     ]
 
 

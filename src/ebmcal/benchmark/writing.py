@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from ebmcal.benchmark.across_tasks import across_tasks_table, compare_across_tasks
 from ebmcal.benchmark.outcomes import Outcome, failure_table, headline
 from ebmcal.report.html import render
 from ebmcal.runfolder import Cell
@@ -25,7 +26,7 @@ ECES = {"ece_classwise": "ECE class-wise", "ece_top_label": "ECE top-label"}
 
 def write_results(output: Path, outcomes: Sequence[Outcome]) -> None:
     """Write what is known so far; called after every task, so that an interrupted benchmark has it too."""
-    tables, failures = paper_tables(outcomes), failure_table(outcomes)
+    tables, failures = [*paper_tables(outcomes), *_across(outcomes)], failure_table(outcomes)
     write_json(output / "benchmark.json", _document(outcomes, tables))
     shown = [*tables, *([failures] if failures.rows else [])]
     parts = [f"{headline(outcomes)}.", *map(to_markdown, shown)]
@@ -57,6 +58,11 @@ def paper_tables(outcomes: Sequence[Outcome]) -> list[Table]:
     ]
 
 
+def _across(outcomes: Sequence[Outcome]) -> list[Table]:
+    table = across_tasks_table([outcome.document for outcome in outcomes])
+    return [table] if table.rows else []
+
+
 def _document(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> dict[str, Any]:
     """What `benchmark.json` holds: every cell with its state and training, and the tables as data."""
     return {
@@ -65,6 +71,7 @@ def _document(outcomes: Sequence[Outcome], tables: Sequence[Table]) -> dict[str,
         "n_done": sum(len(outcome.done) for outcome in outcomes),
         "n_failed": sum(len(outcome.failed) for outcome in outcomes),
         "tasks": {outcome.task.name: _task(outcome) for outcome in outcomes},
+        "across_tasks": compare_across_tasks([outcome.document for outcome in outcomes]),
         "tables": [to_data(table) for table in tables],
     }
 

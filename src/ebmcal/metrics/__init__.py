@@ -1,6 +1,7 @@
 """Metrics: pure functions on arrays, `metric(labels, *, logits=… | probs=…) -> float`, and what surrounds them.
 
-`METRICS` names them, `summarize` and `bootstrap` put intervals around them, `paired_test` compares two methods.
+`METRICS` names them, `summarize` and `bootstrap` put intervals around them, `paired_test` compares two methods; `holm`
+is for many comparisons at once.
 """
 
 from ebmcal.metrics.calibration import (
@@ -14,7 +15,8 @@ from ebmcal.metrics.calibration import (
     reliability_bins,
 )
 from ebmcal.metrics.classification import accuracy, macro_f1, matthews
-from ebmcal.metrics.intervals import FewRowsWarning, Interval, PairedTest, bootstrap, paired_test, summarize
+from ebmcal.metrics.comparing import PairedTest, holm, paired_test
+from ebmcal.metrics.intervals import FewRowsWarning, Interval, bootstrap, summarize
 from ebmcal.metrics.ood import OOD_SCORES, ood_bootstrap, ood_detection, ood_scores
 from ebmcal.metrics.registry import DEFAULT_METRICS, HEADLINE_METRICS, METRICS, Metric, compute_metrics
 from ebmcal.metrics.scoring import brier, brier_decomposition, nll
@@ -52,6 +54,7 @@ __all__ = [
     "ece_top_label",
     "ece_top_label_debiased",
     "error_auroc",
+    "holm",
     "macro_f1",
     "matthews",
     "mce_classwise",

@@ -1,6 +1,6 @@
 """How often the predicted class, the most probable one, is right: accuracy, macro F1, Matthews correlation.
 
-All three are functions of the confusion matrix [label, predicted]; ties go to the first class.
+All three are functions of how often each class is the label, is predicted, and is both; ties go to the first class.
 """
 
 from collections.abc import Callable
@@ -55,38 +55,38 @@ def accuracy_sums(labels: np.ndarray, probs: np.ndarray) -> Sums:
 
 
 def macro_f1_sums(labels: np.ndarray, probs: np.ndarray) -> Sums:
-    """Macro F1 from the confusion matrix."""
+    """Macro F1 from how often each class is the label, is predicted, and is both."""
 
-    def finish(confusion: np.ndarray) -> np.ndarray:
-        both = confusion.sum(axis=-1) + confusion.sum(axis=-2)  # times as label and as prediction
-        occurs = both > 0
-        f1 = 2 * np.diagonal(confusion, axis1=-2, axis2=-1) / np.where(occurs, both, 1.0)
+    def finish(true: np.ndarray, predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
+        occurs = true + predicted > 0
+        f1 = 2 * right / np.where(occurs, true + predicted, 1.0)
         return f1.sum(axis=-1) / occurs.sum(axis=-1)
 
-    return _confusion_sums(labels, probs, finish)
+    return _class_sums(labels, probs, finish)
 
 
 def matthews_sums(labels: np.ndarray, probs: np.ndarray) -> Sums:
-    """Matthews correlation from the confusion matrix (Gorodkin's form for many classes)."""
+    """Matthews correlation from the same counts (Gorodkin's form for many classes)."""
 
-    def finish(confusion: np.ndarray) -> np.ndarray:
-        true, predicted = confusion.sum(axis=-1), confusion.sum(axis=-2)
-        n, right = true.sum(axis=-1), np.trace(confusion, axis1=-2, axis2=-1)
+    def finish(true: np.ndarray, predicted: np.ndarray, right: np.ndarray) -> np.ndarray:
+        n = true.sum(axis=-1)
         spread = (n * n - (true * true).sum(axis=-1)) * (n * n - (predicted * predicted).sum(axis=-1))
-        joint = right * n - (true * predicted).sum(axis=-1)
+        joint = right.sum(axis=-1) * n - (true * predicted).sum(axis=-1)
         return np.divide(joint, np.sqrt(spread), out=np.zeros(np.shape(joint)), where=spread > 0)
 
-    return _confusion_sums(labels, probs, finish)
+    return _class_sums(labels, probs, finish)
 
 
-def _confusion_sums(labels: np.ndarray, probs: np.ndarray, finish: Callable[[np.ndarray], np.ndarray]) -> Sums:
+def _class_sums(labels: np.ndarray, probs: np.ndarray, finish: Callable[..., np.ndarray]) -> Sums:
+    """Rows and columns of the confusion matrix added up and its diagonal: 3 C sums where the matrix has C²."""
     n_classes = probs.shape[1]
 
     def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        cells = (labels[part] * n_classes + top_label(probs[part])[1])[None]
-        return cells, np.ones(cells.shape)
+        true, predicted = labels[part], top_label(probs[part])[1].astype(np.intp)
+        cells = np.stack([true, n_classes + predicted, 2 * n_classes + true])
+        return cells, np.stack([np.ones(len(true)), np.ones(len(true)), predicted == true])
 
     def finish_sums(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
-        return finish(sums.reshape(*sums.shape[:-1], n_classes, n_classes))
+        return finish(*np.moveaxis(sums.reshape(*sums.shape[:-1], 3, n_classes), -2, 0))
 
-    return Sums(len(labels), n_classes, n_classes**2, entries, finish_sums)
+    return Sums(len(labels), n_classes, 3 * n_classes, entries, finish_sums)

@@ -1,40 +1,35 @@
-"""How sure a figure is: bootstrap intervals of metrics, and paired comparisons of two methods on the same rows.
+"""How sure a figure is: intervals of metrics over the rows they were measured on.
 
-Rows are drawn with replacement, as many as there are; quantiles of the resampled values make the interval. Noise alone
-pushes calibration errors upwards, and resampling pushes them up once more: their quantiles often miss the truth and
-even the value. For these the interval reaches from the "basic" one, which takes that push off (quantiles mirrored at
-the value), to the one that leaves it (quantiles moved to centre on the value). In trials with three classes, 20 bins
-and 300 or 1,000 rows of a miscalibrated model it held the true top-label error in 84-97% of cases (plain quantiles:
-0-85%) and the class-wise one, whose bins hold fewer rows, in 29-93% (0-42%). Where a model is calibrated, only the
-debiased error's interval reaches down to 0. The maximum error's intervals held it in about half of the cases.
+`measure` is the one place where rows are drawn again (with replacement, as many as there are): it gives each metric's
+value and its values on the resamples, the same resamples for every metric and every model of the same rows. Everything
+else is read off that: intervals here, differences between models and means over seeds in `comparing`, so that they
+agree.
 
-The interval of a difference is a bootstrap over rows, each drawn for both methods at once. The p-value comes from a
-permutation test: were the methods alike, swapping their probabilities on any rows would change nothing, so the
-difference is set beside those after swapping each row with chance one half. A bootstrap p-value would not do for
-calibration errors: resampling adds noise to both, and more to the better one, so its differences are not centred.
-Ranking metrics are the exception: scores of two methods need not share a scale and a mixture of both ranks nothing, so
-their p-value is the share of bootstrap differences that lie as far from the difference as zero does.
+An interval is the middle 95% of the resampled values; of accuracy it is Wilson's, which has a width at 0 and 1. Noise
+pushes calibration errors upwards, and resampling pushes them up once more, so their intervals come from `chance`.
 """
 
-import dataclasses
 import math
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.registry import DEFAULT_METRICS, N_BINS, Metric, metric
-from ebmcal.metrics.resampling import Units, draws, swaps
-from ebmcal.metrics.sums import Sums, finish_many, top_label
-from ebmcal.predictions.arrays import as_labels_and_probs, as_scores
+from ebmcal.metrics.calibration import wilson
+from ebmcal.metrics.chance import BinnedError, Chance, binned_error, drawn_chance
+from ebmcal.metrics.registry import DEFAULT_METRICS, METRICS, N_BINS, Metric, metric
+from ebmcal.metrics.resampling import Units, draws
+from ebmcal.metrics.sums import Sums, finish_many
+from ebmcal.predictions.arrays import as_labels_and_probs
 
 if TYPE_CHECKING:
     from ebmcal.predictions import Predictions
 
-_SCORES = ("scores_a", "scores_b")
+#: Metrics with the options of their functions, by the name they are wanted under.
+Wanted = Mapping[str, tuple[Metric, dict[str, Any]]]
 
 
 class FewRowsWarning(UserWarning):
@@ -50,6 +45,9 @@ class FewRowsWarning(UserWarning):
 class Interval:
     """A value with a confidence interval and notes about it; NaN where something is not defined.
 
+    A calibration error also has its `noise_floor`: what a perfectly calibrated model would show on these probabilities.
+    Its interval is of the true error, which noise pushes the value above: the value may lie above the interval.
+
     >>> Interval(0.5, 0.4, 0.6).value
     0.5
     """
@@ -57,6 +55,7 @@ class Interval:
     value: float
     low: float
     high: float
+    noise_floor: float | None = None
     notes: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
@@ -65,13 +64,57 @@ class Interval:
         >>> Interval(0.5, 0.4, float("nan")).to_json()
         {'value': 0.5, 'low': 0.4, 'high': None}
         """
-        return _json_of(self)
+        return json_of(self)
 
 
-def _json_of(figure: "Interval | PairedTest") -> dict[str, Any]:
-    *parts, (_, notes) = vars(figure).items()
-    out: dict[str, Any] = {name: part if math.isfinite(part) else None for name, part in parts}
+def json_of(figure: Any) -> dict[str, Any]:
+    """A dataclass of numbers as JSON has it: NaN is null; what is None or has no notes is left out."""
+    *numbers, (_, notes) = ((name, part) for name, part in vars(figure).items() if part is not None)
+    out: dict[str, Any] = {name: part if math.isfinite(part) else None for name, part in numbers}
     return out | ({"notes": list(notes)} if notes else {})
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A metric on some rows: its value, its values on resamples of them [n_resamples], what chance adds to it."""
+
+    metric: Metric
+    n_rows: int
+    value: float
+    resampled: np.ndarray
+    chance: Chance | None = None
+    standard_error: float = math.nan  # of a calibration error
+    notes: tuple[str, ...] = ()
+
+    def interval(self, level: float = 0.95) -> Interval:
+        low, high = self._ends(checked_level(level))
+        floor = self.chance.floor if self.chance and self.metric.noisy_upwards else None
+        return Interval(self.value, low, high, floor, self.notes)
+
+    def _ends(self, level: float) -> tuple[float, float]:
+        if not len(self.resampled) or not math.isfinite(self.value):
+            return math.nan, math.nan
+        if self.metric is METRICS["accuracy"]:
+            z, hits = normal_quantile(level), np.array([self.value * self.n_rows])
+            return tuple(float(end[0]) for end in wilson(hits, np.array([self.n_rows]), z))  # type: ignore[return-value]
+        if self.chance is None:
+            return interval_of(self.metric, self.value, self.resampled, level)
+        low, high = self.chance.ends(normal_quantile(level) * self.standard_error)
+        return (low, high) if self.metric.noisy_upwards else (min(low, self.value), max(high, self.value))
+
+
+def normal_quantile(level: float) -> float:
+    """How many standard errors hold the middle `level` of a normal distribution."""
+    from scipy.special import ndtri
+
+    return float(ndtri((1 + level) / 2))
+
+
+def checked_level(level: float) -> float:
+    """Refuse what is no share."""
+    if not 0 < level < 1:
+        raise EbmcalError(f"level is {level}; a share between 0 and 1 is needed, such as 0.95.")
+    return level
 
 
 def bootstrap(
@@ -86,7 +129,7 @@ def bootstrap(
     warn: bool = True,
     **options: Any,
 ) -> Interval:
-    """A metric, by name or as a function `(labels, *, probs, **options) -> float`, with its bootstrap interval.
+    """A metric, by name or as a function `(labels, *, probs, **options) -> float`, with its interval over rows.
 
     Takes `labels` [n] and `probs` or `logits` [n, C].
 
@@ -94,44 +137,98 @@ def bootstrap(
     >>> interval.low <= interval.value <= interval.high, interval.value
     (True, 0.75)
     """
+    checked_level(level)
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    wanted = {"it": (metric(metric_name), options)}
-    return intervals(wanted, labels, probs, n_resamples=n_resamples, seed=seed, level=level, warn=warn)["it"]
+    measured = measure({"it": (metric(metric_name), options)}, labels, probs, n_resamples=n_resamples, seed=seed)
+    if warn:
+        warn_of(measured.values())
+    return measured["it"].interval(level)
 
 
-def intervals(
-    wanted: dict[str, tuple[Metric, dict[str, Any]]],
-    labels: np.ndarray,
-    probs: np.ndarray,
+def summarize(
+    predictions: "Predictions",
+    metrics: Sequence[str] = DEFAULT_METRICS,
+    n_resamples: int = 1000,
+    seed: int = 0,
     *,
-    n_resamples: int,
-    seed: int,
     level: float = 0.95,
     warn: bool = True,
 ) -> dict[str, Interval]:
-    """Intervals of several metrics (with their options) over the same resamples of checked labels and probs."""
-    resampled = resample(wanted, labels, probs, n_resamples, seed)
+    """Each metric of the rows whose label is known, with its interval, over the same resamples.
+
+    >>> from ebmcal.predictions import Predictions
+    >>> p = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
+    >>> summarize(p, ["accuracy", "brier"], n_resamples=10, warn=False)["accuracy"].value
+    1.0
+    """
+    checked_level(level)
+    known = predictions.labelled()
+    labels, probs = as_labels_and_probs(known.labels, probs=known.probs)
+    wanted: Wanted = {name: (metric(name), {}) for name in metrics}
+    measured = measure(wanted, labels, probs, n_resamples=n_resamples, seed=seed)
+    if warn:
+        warn_of(measured.values())
+    return {name: figure.interval(level) for name, figure in measured.items()}
+
+
+def measure(
+    wanted: Wanted, labels: np.ndarray, probs: np.ndarray, *, n_resamples: int, seed: int
+) -> dict[str, Measured]:
+    """Several metrics on checked labels [n] and probabilities [n, C], over the same resamples of the rows."""
+    errors = {name: _binned(which, options, labels, probs) for name, (which, options) in wanted.items()}
+    linear = {name: error.sums for name, error in errors.items() if error is not None}
+    resampled = resample(wanted, labels, probs, n_resamples, seed, linear)
     out = {}
     for name, (which, options) in wanted.items():
         value = which.function(labels, probs=probs, **options)
         base, values = resampled[name]
-        low, high = interval_of(which, value, values + (value - base), level)
-        out[name] = Interval(value, low, high, few_rows_notes(which, len(labels), options))
-    if warn:
-        warn_of({note for interval in out.values() for note in interval.notes})
+        values = values + (value - base)
+        chance, spread = _chance(which, options, probs, value, errors[name], values)
+        notes = few_rows_notes(which, len(labels), options)
+        out[name] = Measured(which, len(labels), value, values, chance, spread, notes)
     return out
 
 
+def _binned(which: Metric, options: dict[str, Any], labels: np.ndarray, probs: np.ndarray) -> BinnedError | None:
+    if which.events is None:
+        return None
+    return binned_error(labels, probs, kind=which.events, **{"n_bins": N_BINS, **options})
+
+
+def _chance(
+    which: Metric,
+    options: dict[str, Any],
+    probs: np.ndarray,
+    value: float,
+    error: BinnedError | None,
+    resampled: np.ndarray,
+) -> tuple[Chance | None, float]:
+    """What chance adds to a metric, and its standard error; None for those that it does not push upwards."""
+    if error is not None:
+        return error.chance, error.standard_error
+    if not which.noisy_upwards:
+        return None, math.nan
+    spread = float(resampled.std(ddof=1)) if len(resampled) > 1 else math.nan
+    return drawn_chance(value, which.function, probs, **options), spread
+
+
 def resample(
-    wanted: dict[str, tuple[Metric, dict[str, Any]]],
+    wanted: Wanted,
     labels: np.ndarray,
     probs: np.ndarray,
     n_resamples: int,
     seed: int,
+    linear: Mapping[str, Sums] | None = None,
 ) -> dict[str, tuple[float, np.ndarray]]:
-    """For each metric: its value on the rows as resampling sees them, and its values on the resamples [n_resamples]."""
+    """For each metric: its value on the rows as resampling sees them, and its values on the resamples [n_resamples].
+
+    `linear` has sums to take in place of a metric's own.
+    """
     units = Units.of(len(labels), seed, probs.shape[1])
-    readers = {name: _reader(which, options, labels, probs, units) for name, (which, options) in wanted.items()}
+    readers = {
+        name: _reader(which, options, labels, probs, units, (linear or {}).get(name))
+        for name, (which, options) in wanted.items()
+    }
     values: dict[str, list[np.ndarray]] = {name: [] for name in wanted}
     largest = max(size for _, size in readers.values())
     for weights in draws(units, n_resamples, seed, largest):
@@ -145,22 +242,21 @@ def resample(
 
 
 def _reader(
-    which: Metric, options: dict[str, Any], labels: np.ndarray, probs: np.ndarray, units: Units
+    which: Metric,
+    options: dict[str, Any],
+    labels: np.ndarray,
+    probs: np.ndarray,
+    units: Units,
+    sums: Sums | None,
 ) -> tuple[Callable[[np.ndarray], np.ndarray], int]:
     """A function from weights [n_units, r] to values [r], and how many sums it makes of each resample."""
-    sums = sums_of(which, labels, probs, options, units)
+    if sums is None and which.sums is not None:
+        merged = units.options if which.ranks else {}  # scores are merged into levels where blocks are drawn
+        sums = which.sums(labels, probs, **options, **merged)
     if sums is None:
         return lambda weights: _one_by_one(which, options, labels, probs, units, weights), 0
     table, sizes, finish = units.table(sums), units.sizes(), sums.finish  # without `sums`, which holds on to the rows
     return lambda weights: finish_many(finish, table @ weights, sizes @ weights), sums.n_sums
-
-
-def sums_of(which: Metric, labels: np.ndarray, probs: np.ndarray, options: dict[str, Any], units: Units) -> Sums | None:
-    """The sums of a metric, with scores merged into levels where blocks are drawn; None if it has no sums."""
-    if which.sums is None:
-        return None
-    merged = units.options if which.ranks else {}
-    return which.sums(labels, probs, **options, **merged)
 
 
 def _one_by_one(
@@ -176,17 +272,11 @@ def _one_by_one(
 
 
 def interval_of(which: Metric, value: float, resampled: np.ndarray, level: float) -> tuple[float, float]:
-    """The interval of a value from resampled values; NaN if there are none."""
-    if not 0 < level < 1:
-        raise EbmcalError(f"level is {level}; a share between 0 and 1 is needed, such as 0.95.")
+    """The middle of the resampled values, `value` included; NaN if there are none."""
     resampled = resampled[np.isfinite(resampled)]
     if not len(resampled) or not math.isfinite(value):
         return math.nan, math.nan
-    low, high = np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2])
-    if which.noisy_upwards:
-        push = resampled.mean() - value
-        low, high = value + min(value - high, low - value - push), value + max(value - low, high - value - push)
-    low, high = np.clip([low, high], *which.bounds)
+    low, high = np.clip(np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2]), *which.bounds)
     return float(min(low, value)), float(max(high, value))
 
 
@@ -202,164 +292,7 @@ def few_rows_notes(which: Metric, n_rows: int, options: dict[str, Any]) -> tuple
     )
 
 
-def warn_of(notes: set[str]) -> None:
-    """Say notes as warnings."""
-    for note in sorted(notes):
+def warn_of(figures: Any) -> None:
+    """Say the notes of figures as warnings, each once."""
+    for note in sorted({note for figure in figures for note in figure.notes}):
         warnings.warn(note, FewRowsWarning, stacklevel=4)
-
-
-def summarize(
-    predictions: "Predictions",
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    *,
-    level: float = 0.95,
-    warn: bool = True,
-) -> dict[str, Interval]:
-    """Each metric of the rows whose label is known, with a bootstrap interval over the same resamples.
-
-    >>> from ebmcal.predictions import Predictions
-    >>> p = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
-    >>> summarize(p, ["accuracy", "brier"], n_resamples=10)["accuracy"].value
-    1.0
-    """
-    known = predictions.labelled()
-    labels, probs = as_labels_and_probs(known.labels, probs=known.probs)
-    wanted: dict[str, tuple[Metric, dict[str, Any]]] = {name: (metric(name), {}) for name in metrics}
-    return intervals(wanted, labels, probs, n_resamples=n_resamples, seed=seed, level=level, warn=warn)
-
-
-@dataclass(frozen=True)
-class PairedTest:
-    """A difference, metric of a − metric of b, with its interval and the two-sided p-value of no difference.
-
-    >>> PairedTest(difference=-0.1, low=-0.2, high=0.0, p_value=0.04).p_value
-    0.04
-    """
-
-    difference: float
-    low: float
-    high: float
-    p_value: float
-    notes: tuple[str, ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """As JSON has it: NaN is null."""
-        return _json_of(self)
-
-
-def paired_test(
-    metric_name: str | Callable[..., float],
-    labels: Any,
-    probs_a: Any,
-    probs_b: Any,
-    *,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    level: float = 0.95,
-    warn: bool = True,
-    **options: Any,
-) -> PairedTest:
-    """Compare two methods' probabilities of the same rows by a metric.
-
-    Ranking metrics also take `scores_a` and `scores_b` (higher = more trusted), so that two scores can be compared.
-
-    Takes `labels` [n] and the probabilities of both, [n, C].
-
-    >>> good, bad = [[0.9, 0.1]] * 20, [[0.6, 0.4]] * 20
-    >>> test = paired_test("nll", [0] * 20, good, bad)
-    >>> round(test.difference, 3), test.p_value < 0.01
-    (-0.405, True)
-    """
-    which = metric(metric_name)
-    pair = _Pair.of(which, labels, probs_a, probs_b, options, seed)
-    differences = pair.bootstrap(n_resamples, seed)
-    p_value = pair.p_of_bootstrap(differences) if which.ranks else pair.p_of_swaps(n_resamples, seed)
-    unbounded = dataclasses.replace(which, bounds=(-np.inf, np.inf))
-    low, high = interval_of(unbounded, pair.difference, differences, level)
-    notes = few_rows_notes(which, pair.units.n_rows, options)
-    if warn:
-        warn_of(set(notes))
-    return PairedTest(pair.difference, low, high, p_value, notes)
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Both methods' rows stacked [2n, C], row i of a and row n + i of b, so that every sum means the same for both."""
-
-    difference: float
-    units: Units
-    sums: Sums
-    table_a: Any  # [n_sums, n_units]
-    table_b: Any
-
-    @classmethod
-    def of(cls, which: Metric, labels: Any, probs_a: Any, probs_b: Any, options: dict[str, Any], seed: int) -> "_Pair":
-        labels, stacked = _stacked(labels, probs_a, probs_b)
-        n, units = len(labels), Units.of(len(labels), seed, stacked.shape[1])
-        scores = {"scores": _ranks(stacked, options)} if which.ranks else {}
-        options = {name: value for name, value in options.items() if name not in _SCORES}
-        sums = sums_of(which, np.concatenate([labels, labels]), stacked, options | scores, units)
-        if sums is None:
-            raise EbmcalError("Only metrics by name, with equal-width bins, can be compared; see METRICS.")
-        values = []
-        for half in (slice(0, n), slice(n, 2 * n)):
-            own = {name: both[half] for name, both in scores.items()}
-            values.append(which.function(labels, probs=stacked[half], **options, **own))
-        return cls(values[0] - values[1], units, sums, units.table(sums), units.table(sums, first=n))
-
-    def bootstrap(self, n_resamples: int, seed: int) -> np.ndarray:
-        """Differences over resamples of rows [n_resamples]."""
-        sizes, parts = self.units.sizes(), [np.empty(0)]
-        for weights in draws(self.units, n_resamples, seed, 2 * self.sums.n_sums):
-            n = sizes @ weights
-            value_a, value_b = (finish_many(self.sums.finish, t @ weights, n) for t in (self.table_a, self.table_b))
-            parts.append(value_a - value_b)
-        return np.concatenate(parts)
-
-    def p_of_swaps(self, n_resamples: int, seed: int) -> float:
-        """The share of random swaps that part the methods as far as they are, the swap of nothing included."""
-        each = np.ones((self.units.n_units, 1))
-        sums_a, sums_b = (self.table_a @ each), (self.table_b @ each)  # [n_sums, 1]
-        moved, parts = self.table_b - self.table_a, [np.empty(0)]
-        for weights in swaps(self.units, n_resamples, seed, 2 * self.sums.n_sums):
-            change = moved @ weights
-            parts.append(self._distances(sums_a + change, sums_b - change))
-        return _share_as_far(np.concatenate(parts), self._distances(sums_a, sums_b)[0])
-
-    def p_of_bootstrap(self, differences: np.ndarray) -> float:
-        """The share of bootstrap differences as far from the difference as zero is."""
-        return _share_as_far(np.abs(differences - self.difference), abs(self.difference))
-
-    def _distances(self, sums_a: np.ndarray, sums_b: np.ndarray) -> np.ndarray:
-        n = np.full(sums_a.shape[1], float(self.units.n_rows))
-        return np.abs(finish_many(self.sums.finish, sums_a, n) - finish_many(self.sums.finish, sums_b, n))
-
-
-def _share_as_far(distances: np.ndarray, seen: float) -> float:
-    distances = distances[np.isfinite(distances)]
-    if not np.isfinite(seen):
-        return float("nan")
-    # Rounding must not make what is equally far look nearer.
-    return float((1 + (distances >= seen * (1 - 1e-9) - 1e-15).sum()) / (1 + len(distances)))
-
-
-def _stacked(labels: Any, probs_a: Any, probs_b: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Checked labels [n] and both methods' probabilities [2n, C]."""
-    labels, probs_a = as_labels_and_probs(labels, probs=probs_a)
-    labels, probs_b = as_labels_and_probs(labels, probs=probs_b)
-    if probs_a.shape != probs_b.shape:
-        raise EbmcalError(f"The methods must have the same classes; {probs_a.shape[1]} and {probs_b.shape[1]} came.")
-    return labels, np.concatenate([probs_a, probs_b])
-
-
-def _ranks(stacked: np.ndarray, options: dict[str, Any]) -> np.ndarray:
-    """Each method's scores, by default its confidences, as ranks among its own rows [2n]."""
-    from scipy.stats import rankdata
-
-    if "scores" in options:
-        raise EbmcalError("Give scores_a= and scores_b=, one for each method, instead of scores=.")
-    halves = zip(_SCORES, np.split(top_label(stacked)[0], 2), strict=True)
-    scores = [as_scores(options.get(name, confidences), name, len(confidences)) for name, confidences in halves]
-    return np.concatenate([rankdata(s) for s in scores])

@@ -33,6 +33,7 @@ class Metric:
     bounds: tuple[float, float] = (0.0, 1.0)
     binned: bool = False
     noisy_upwards: bool = False  # noise alone raises it, as it does every calibration error
+    events: calibration.Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
     ranks: bool = False  # orders rows by a score; its sums take max_levels=
 
     @property
@@ -76,8 +77,12 @@ def _width_only(sums: Callable[..., Sums], kind: str) -> Callable[..., Sums | No
     return build
 
 
-def _calibration_error(function: Callable[..., float], title: str, sums: Callable[..., Sums], kind: str) -> Metric:
-    return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=True)
+def _calibration_error(
+    function: Callable[..., float], title: str, sums: Callable[..., Sums], kind: calibration.Kind
+) -> Metric:
+    events = None if sums is calibration.mce_sums else kind
+    raised = sums is not calibration.debiased_sums
+    return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=raised, events=events)
 
 
 def _ranking(

@@ -97,16 +97,6 @@ def draws(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np
     return _in_columns(draw, units.n_units, n_resamples, n_sums)
 
 
-def swaps(units: Units, n_resamples: int, seed: int, n_sums: int) -> Iterator[np.ndarray]:
-    """Weights [n_units, r] of 0 and 1 with equal chance: which units change sides."""
-    rng = np.random.default_rng([seed, 3])
-
-    def draw() -> np.ndarray:
-        return np.unpackbits(rng.integers(0, 256, size=(units.n_units + 7) // 8, dtype=np.uint8), count=units.n_units)
-
-    return _in_columns(draw, units.n_units, n_resamples, n_sums)
-
-
 def _in_columns(draw: Callable[[], np.ndarray], n_units: int, n_resamples: int, n_sums: int) -> Iterator[np.ndarray]:
     """Weights [n_units, r], r at a time; the array is filled anew each time, so it must not be kept."""
     step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))

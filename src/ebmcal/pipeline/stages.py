@@ -208,10 +208,12 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "data": data.audit | {"truncated": {name: table.n_truncated for name, table in work.tables.items()}},
         "noise": noise.facts if noise else earlier.get("noise"),
         "rows": judged["rows"] + failures.rows(test_sets),
+        "over_seeds": judged["over_seeds"],
         "paired": judged["paired"],
+        "paired_over_seeds": judged["paired_over_seeds"],
         "detection": judged["detection"],
         "training": training,
-        "advice": advise(folder, cells),
+        "advice": advise(folder, cells, n_test=len(data.splits["test"])),
     }
     write_json(folder.metrics, document)
 

@@ -56,7 +56,10 @@ def build_page(material: Material) -> dict[str, Any]:
         "missing": material.missing,
         "summaries": [summary_table(document, test_set=name) for name in sets],
         "seeds": [seed_table(document, test_set=name) for name in sets],
-        "paired": paired_table(document),
+        "paired": [
+            paired_table(document),
+            *([paired_table(document, each_seed=True)] if document.get("paired_over_seeds") else []),
+        ],
         "detection": detection_table(document),
         "overview": overview_pictures(material.subjects),
         "methods": _methods(material.subjects),

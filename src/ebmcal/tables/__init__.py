@@ -1,6 +1,7 @@
 """Tables as data, then as text: terminal, Markdown, LaTeX, JSON. With the published numbers to set beside ours."""
 
-from ebmcal.tables.comparison import detection_table, paired_table, seed_table, summary_table
+from ebmcal.tables.comparison import detection_table, seed_table, summary_table
+from ebmcal.tables.differences import difference_table, paired_table
 from ebmcal.tables.document import check_document, list_test_sets
 from ebmcal.tables.hardness import hardness_table
 from ebmcal.tables.paper import paper_table
@@ -18,6 +19,7 @@ __all__ = [
     "check_document",
     "compact",
     "detection_table",
+    "difference_table",
     "hardness_table",
     "list_test_sets",
     "mark_best",

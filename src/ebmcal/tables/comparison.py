@@ -1,6 +1,6 @@
-"""The tables of one document: methods × metrics, every seed by itself, paired tests, out-of-domain detection.
+"""The tables of one document: methods × metrics, every seed by itself, out-of-domain detection.
 
-`paper` sets several runs side by side in the layout of the paper.
+`differences` has the paired tests; `paper` sets several runs side by side in the layout of the paper.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,11 @@ from ebmcal.tables.document import (
     figure,
     figure_notes,
     heading,
+    interval_notes,
     mean_figure,
-    method_rank,
     metric_names,
     row_name,
+    row_over_seeds,
     rows_by_method,
 )
 from ebmcal.tables.published import PUBLISHED, PUBLISHED_NOTE, published_set
@@ -51,19 +52,25 @@ def summary_table(
     n_seeds = {key: sum(row.get("n_members", 1) for row in rows if not row.get("error")) for key, rows in found.items()}
     columns = [Column("method", "Method"), *_headings(document, names), *_published_columns(document, theirs)]
     rows = [
-        TableRow((Entry(row_name(key)), *_figures(rows, names), *_published(key, theirs)))
+        TableRow(
+            (
+                Entry(row_name(key)),
+                *_figures(rows, names, row_over_seeds(document, key, test_set)),
+                *_published(key, theirs),
+            )
+        )
         for key, rows in found.items()
     ]
     if len(set(n_seeds.values())) > 1:  # a run that is not finished
         columns.append(Column("n_seeds", "Seeds"))
         rows = [TableRow((*row.entries, Entry(n))) for row, n in zip(rows, n_seeds.values(), strict=True)]
     rows = [TableRow(row.entries, section=key[0]) for row, key in zip(rows, found, strict=True)]
-    notes = (*_notes(max(n_seeds.values(), default=0), theirs), *figure_notes(found, names))
+    notes = (*_notes(document, found, names, theirs), *figure_notes(found, names))
     return mark_best(Table(_title(document, test_set), tuple(columns), tuple(rows), notes))
 
 
 def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[str] | None = None) -> Table:
-    """Every trained model by itself: method × seed, every metric, with its bootstrap interval."""
+    """Every trained model by itself: method × seed, every metric, with its interval."""
     found = rows_by_method(document, test_set)
     names = list(metrics) if metrics is not None else metric_names(row for rows in found.values() for row in rows)
     first = (Column("method", "Method"), Column("seed", "Seed"), Column("n_rows", "Rows"), Column("note", "Fitted"))
@@ -72,26 +79,8 @@ def seed_table(document: Document, *, test_set: str = "test", metrics: Sequence[
         f"{_title(document, test_set)}: every model, every metric",
         (*first, *_headings(document, names)),
         tuple(rows),
-        _notes(1),
+        tuple(interval_notes((row for rows in found.values() for row in rows), names)),
     )
-
-
-def paired_table(document: Document) -> Table:
-    """Differences between methods on the same rows, with intervals and p-values, as the document has them."""
-    columns = (
-        Column("method", "Method"),
-        Column("against", "Against"),
-        Column("seed", "Seed"),
-        Column("metric", "Metric"),
-        Column("difference", "Difference"),
-        Column("p_value", "p", digits=None),
-    )
-    tests = sorted(document.get("paired") or [], key=lambda test: method_rank(str(test.get("method")))[0])
-    rows = tuple(
-        TableRow(_paired_entries(test, document.get("n_bins")), section=str(test.get("method"))) for test in tests
-    )
-    note = "Method minus the one it is set against, on the same rows; interval and p-value from paired resampling."
-    return Table("Paired tests", columns, rows, (note,) if rows else ())
 
 
 def detection_table(document: Document, of: str = "") -> Table:
@@ -129,28 +118,14 @@ def _seed_entries(key: Key, row: Mapping[str, Any], names: Sequence[str]) -> tup
     return (*first, *(figure(row, name) for name in names))
 
 
-def _paired_entries(test: Mapping[str, Any], n_bins: int | None) -> tuple[Entry, ...]:
-    metric = heading(str(test.get("metric", "")), n_bins).title
-    name = row_name((str(test.get("method")), test.get("posthoc")))
-    difference = Entry(test.get("difference"), low=test.get("low"), high=test.get("high"))
-    return (
-        Entry(name),
-        Entry(test.get("against")),
-        Entry(test.get("seed")),
-        Entry(metric),
-        difference,
-        Entry(test.get("p_value")),
-    )
-
-
 def _main_metrics(document: Document, found: Mapping[Key, list[Mapping[str, Any]]]) -> list[str]:
     available = metric_names(row for rows in found.values() for row in rows)
     wanted = dict.fromkeys([document.get("task_metric") or "accuracy", *HEADLINE_METRICS])
     return [name for name in wanted if name in available]
 
 
-def _figures(rows: list[Mapping[str, Any]], names: Sequence[str]) -> list[Entry]:
-    return [mean_figure(rows, name) for name in names]
+def _figures(rows: list[Mapping[str, Any]], names: Sequence[str], together: Mapping[str, Any] | None) -> list[Entry]:
+    return [mean_figure(rows, name, together) for name in names]
 
 
 def _published_columns(document: Document, theirs: str | None) -> list[Column]:
@@ -173,11 +148,16 @@ def _title(document: Document, test_set: str) -> str:
     return task if test_set == "test" else f"{task}, {test_set}"
 
 
-def _notes(n_seeds: int, theirs: str | None = None) -> tuple[str, ...]:
-    spread = "In brackets: 95% bootstrap interval."
+def _notes(
+    document: Document, found: Mapping[Key, list[Mapping[str, Any]]], names: Sequence[str], theirs: str | None
+) -> list[str]:
+    rows = [row for rows in found.values() for row in rows]
+    n_seeds = max((len(rows) for rows in found.values()), default=0)
+    notes = interval_notes(rows, names, n_seeds)
     if n_seeds > 1:
-        spread = f"Mean ± sample standard deviation over {n_seeds} seeds."
-    return (spread, PUBLISHED_NOTE) if theirs else (spread,)
+        mean = f"Mean over {n_seeds} seeds" if document.get("over_seeds") else "Mean ± sample standard deviation over "
+        notes = [f"{mean}.", *notes] if document.get("over_seeds") else [f"{mean}{n_seeds} seeds."]
+    return [*notes, PUBLISHED_NOTE] if theirs else notes
 
 
 def _detection_entry(value: Any) -> Entry:

@@ -7,6 +7,7 @@ error. A row that carries "error" instead of "metrics" is a cell that failed.
 import math
 import statistics
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from ebmcal.config import METHOD_NAMES
@@ -18,20 +19,28 @@ from ebmcal.tables.table import Column, Entry
 Document = Mapping[str, Any]
 Key = tuple[str, str | None]  # method, post-hoc step
 FAILED = "failed"
+TESTS = ("paired", "paired_over_seeds")
+RAISED_BY_CHANCE = (
+    "An ECE is the plain binned number, which chance pushes up; a perfectly calibrated model would show about the "
+    "floor. Its interval is of the true error and may lie below the number."
+)
 
 
 def check_document(document: Any, where: str = "metrics.json") -> Document:
     """The document itself, or an error that names what in it is not as it should be."""
     if not isinstance(document, Mapping):
         raise _damaged(where, f"it holds a {type(document).__name__}, not an object")
-    for part in ("rows", "paired", "seeds", "label_names"):
+    for part in ("rows", "over_seeds", *TESTS, "seeds", "label_names"):
         if not isinstance(document.get(part) or [], list):
             raise _damaged(where, f"{part!r} is a {type(document[part]).__name__}, not a list")
     for index, row in enumerate(document.get("rows") or []):
         _check_row(row, f"{where}: rows[{index}]")
-    for index, test in enumerate(document.get("paired") or []):
-        if not isinstance(test, Mapping):
-            raise _damaged(f"{where}: paired[{index}]", "a test must be an object")
+    for index, row in enumerate(document.get("over_seeds") or []):
+        _check_row(row, f"{where}: over_seeds[{index}]")
+    for part in TESTS:
+        for index, test in enumerate(document.get(part) or []):
+            if not isinstance(test, Mapping):
+                raise _damaged(f"{where}: {part}[{index}]", "a test must be an object")
     return document
 
 
@@ -98,12 +107,15 @@ def figure(row: Mapping[str, Any], metric: str) -> Entry:
         return Entry(FAILED)
     stored = (row.get("metrics") or {}).get(metric)
     if isinstance(stored, Mapping):
-        return Entry(_finite(stored.get("value")), low=_finite(stored.get("low")), high=_finite(stored.get("high")))
+        value, low, high, floor = (_finite(stored.get(name)) for name in ("value", "low", "high", "noise_floor"))
+        return Entry(value, low=low, high=high, floor=floor)
     return Entry(_finite(stored))
 
 
-def mean_figure(rows: Iterable[Mapping[str, Any]], metric: str) -> Entry:
-    """Mean over seeds with their sample standard deviation; a single seed keeps its bootstrap interval instead.
+def mean_figure(rows: Iterable[Mapping[str, Any]], metric: str, together: Mapping[str, Any] | None = None) -> Entry:
+    """Mean over seeds with their sample standard deviation; a single seed has its interval instead.
+
+    `together` is the row of the document's "over_seeds", which has an interval over seeds and rows for the mean.
 
     >>> mean_figure([{"metrics": {"nll": 0.4}}, {"metrics": {"nll": 0.5}}], "nll").text()
     '0.450 ± 0.071'
@@ -112,10 +124,29 @@ def mean_figure(rows: Iterable[Mapping[str, Any]], metric: str) -> Entry:
     found = [entry for entry in entries if entry.number is not None]
     values = [entry.number for entry in entries if entry.number is not None]
     if len(values) > 1:
-        return Entry(statistics.fmean(values), spread=statistics.stdev(values))
+        spread = statistics.stdev(values)
+        if together is not None and together.get("n_seeds") == len(values):
+            return replace(figure(together, metric), spread=spread)
+        return Entry(statistics.fmean(values), spread=spread)
     if found:
         return found[0]
     return Entry(FAILED) if any(entry.value == FAILED for entry in entries) else Entry()
+
+
+def row_over_seeds(document: Document, key: Key, test_set: str) -> Mapping[str, Any] | None:
+    """The mean over seeds of a method, where the document has it."""
+    place = (*key, test_set)
+    found = (row for row in document.get("over_seeds") or [])
+    return next((r for r in found if (r["method"], r.get("posthoc"), r.get("test_set", "test")) == place), None)
+
+
+def interval_notes(rows: Iterable[Mapping[str, Any]], metrics: Iterable[str], n_seeds: int = 1) -> list[str]:
+    """What the brackets are, and that chance raises calibration errors where some are shown with their floor."""
+    over = "rows" if n_seeds < 2 else f"{n_seeds} seeds and the rows together"
+    notes = [f"In brackets: 95% interval over {over}."]
+    stored = [(row.get("metrics") or {}).get(name) for row in rows for name in metrics]
+    has_floor = any(isinstance(entry, Mapping) and "noise_floor" in entry for entry in stored)
+    return [*notes, RAISED_BY_CHANCE] if has_floor else notes
 
 
 def figure_notes(found: Mapping[Key, list[Mapping[str, Any]]], metrics: Iterable[str]) -> list[str]:

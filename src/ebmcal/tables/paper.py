@@ -63,7 +63,7 @@ class _Block:
 
     def pair(self, key: Key) -> tuple[Entry, ...]:
         found = (mean_figure(self.found.get(key, []), metric) for metric in self.metrics)
-        return tuple(replace(entry, low=None, high=None) for entry in found)  # no room for intervals
+        return tuple(replace(entry, low=None, high=None, floor=None) for entry in found)  # no room for intervals
 
     def columns(self) -> list[Column]:
         return [_column(f"{self.title}:{metric}", metric, self.title) for metric in self.metrics]

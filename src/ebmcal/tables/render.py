@@ -161,6 +161,7 @@ def _entry_data(entry: Entry) -> Any:
     if entry.number is None:
         return entry.value if isinstance(entry.value, str) else None
     parts = {"value": entry.value, "spread": entry.spread, "low": entry.low, "high": entry.high}
+    parts |= {"noise_floor": entry.floor}
     return {**{k: v for k, v in parts.items() if v is not None}, "best": entry.best}
 
 

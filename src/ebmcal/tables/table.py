@@ -30,10 +30,12 @@ class Column:
 
 @dataclass(frozen=True)
 class Entry:
-    """One figure or word: with a spread over seeds, or an interval, or neither.
+    """One figure or word: with an interval, or a spread over seeds, or neither; a calibration error with its floor.
 
     >>> Entry(0.8312, spread=0.004).text(), Entry(0.8312, low=0.81, high=0.85).text(), Entry(None).text()
     ('0.831 ± 0.004', '0.831 [0.810, 0.850]', '–')
+    >>> Entry(0.05, low=0.0, high=0.03, floor=0.045).text()
+    '0.050 (floor 0.045) [0.000, 0.030]'
     """
 
     value: Value = None
@@ -41,6 +43,7 @@ class Entry:
     low: float | None = None
     high: float | None = None
     best: bool = False
+    floor: float | None = None
 
     @property
     def number(self) -> float | None:
@@ -60,12 +63,15 @@ class Entry:
         return format_number(self.value, digits)
 
     def extra(self, digits: int | None = 3) -> str:
-        """How sure the value is, where that is known."""
-        if self.number is not None and self.spread is not None:
-            return f"± {format_number(self.spread, digits)}"
-        if self.number is not None and self.low is not None and self.high is not None:
-            return f"[{format_number(self.low, digits)}, {format_number(self.high, digits)}]"
-        return ""
+        """How sure the value is, where that is known, and what chance alone would show."""
+        if self.number is None:
+            return ""
+        parts = [f"(floor {format_number(self.floor, digits)})"] if self.floor is not None else []
+        if self.low is not None and self.high is not None:
+            parts.append(f"[{format_number(self.low, digits)}, {format_number(self.high, digits)}]")
+        elif self.spread is not None:
+            parts.append(f"± {format_number(self.spread, digits)}")
+        return " ".join(parts)
 
 
 @dataclass(frozen=True)
@@ -109,16 +115,25 @@ def compact(table: Table) -> Table:
     """
     rows = tuple(replace(row, entries=tuple(map(_compact_entry, row.entries))) for row in table.rows)
     columns = tuple(replace(column, title=column.title.removesuffix(BINS)) for column in table.columns)
-    notes = [note for note in table.notes if "bootstrap interval" not in note]
+    notes = [note for note in table.notes if "In brackets" not in note]
     if columns != table.columns:
         notes.append("ECE with 20 bins.")
+    floors = [f"{c.title} {found}" for i, c in enumerate(columns) if (found := _floors(table, i, c.digits))]
+    notes += [f"A perfectly calibrated model would show by chance: {', '.join(floors)}."] if floors else []
     return replace(table, rows=rows, columns=columns, notes=tuple(notes))
 
 
+def _floors(table: Table, index: int, digits: int | None) -> str:
+    """The smallest and the largest noise floor of a column."""
+    found = [floor for row in table.rows if (floor := row.entries[index].floor) is not None]
+    ends = [format_number(end, digits) for end in (min(found), max(found))] if found else []
+    return " to ".join(dict.fromkeys(ends))
+
+
 def _compact_entry(entry: Entry) -> Entry:
-    """Without an interval; "hidden + temperature (dev)" stands below "hidden" and needs only its second half."""
+    """Without interval and floor; "hidden + temperature (dev)" stands below "hidden" and needs only its second half."""
     name = entry.value.partition(" + ") if isinstance(entry.value, str) else None
-    return replace(entry, low=None, high=None, value=f"+ {name[2]}" if name and name[2] else entry.value)
+    return replace(entry, low=None, high=None, floor=None, value=f"+ {name[2]}" if name and name[2] else entry.value)
 
 
 def select_columns(table: Table, wanted: Callable[[str], bool]) -> Table:
