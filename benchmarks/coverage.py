@@ -196,8 +196,9 @@ def table(found: dict[str, Any]) -> str:
     trials = min(entry["trials"] for entry in found.values())
     lines += [
         "",
-        f"{trials} trials a cell, and {4 * trials} where they gave less than {LOOK_CLOSER}: a coverage of 0.95 is known "
-        f"to {np.sqrt(0.95 * 0.05 / trials):.3f} and {np.sqrt(0.95 * 0.05 / 4 / trials):.3f}. The lowest is {min(covered):.3f}, the mean "
+        f"{trials} trials a cell, and {4 * trials} where they gave less than {LOOK_CLOSER}: a coverage of 0.95 is "
+        f"known to {np.sqrt(0.95 * 0.05 / trials):.3f} and {np.sqrt(0.95 * 0.05 / 4 / trials):.3f}. "
+        f"The lowest is {min(covered):.3f}, the mean "
         f"{np.mean(covered):.3f}, and {sum(c < 0.93 for c in covered)} of {len(covered)} are below 0.93. Far above "
         "0.95 is the price of holding for any shape of miscalibration: the interval is then longer than it had to be.",
         "",
