@@ -29,7 +29,7 @@ from ebmcal.data.values import Columns, has_surrogates
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
 from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint, model_fingerprint
 from ebmcal.errors import EbmcalError
-from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
+from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
 from ebmcal.models.energies import ENERGIES
 from ebmcal.models.loading import best_device, check_folder, quiet
 from ebmcal.models.packing import longest_text
@@ -37,6 +37,7 @@ from ebmcal.models.scoring import predict
 from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
+from ebmcal.report.model_card import CARD_FILES
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.sealing import SEAL, require_whole, writing_folder
 
@@ -126,7 +127,7 @@ class Model:
         `labels` of the result are those of `label_column`, -1 where there is none; `labels_` are the predicted names.
         A `dropout_seed` leaves dropout on: a pass of Monte-Carlo dropout (see `ebmcal.Ensemble`).
         """
-        rows = _given_rows(texts, self.columns_of(text_column, text_pair_column, label_column), self.label_names)
+        rows = given_rows(texts, self.columns_of(text_column, text_pair_column, label_column), self.label_names)
         self._check_kind(rows.texts)
         reporter = Console() if progress else Reporter()
         with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
@@ -251,6 +252,9 @@ class Model:
             with writing_folder(folder) as aside:
                 for path in self._files():
                     shutil.copy(path, aside / path.name)
+            for name in CARD_FILES:  # not sealed: it may be edited
+                if (self.folder / name).is_file():
+                    shutil.copy(self.folder / name, folder / name)
         rule = None if fold else self._rule_to_keep()  # its promise is for the logits as they are
         if self.calibrator is not None:
             (attach_folded if fold else attach)(folder, self.calibrator)
@@ -276,11 +280,14 @@ class Model:
         kind, energies = self.classifier.energy, predictions.energies
         if kind in ENERGIES:  # functions of the logits before the temperature
             energies = ENERGIES[kind](torch.from_numpy(logits_in(predictions) * temperature)).numpy()
+        elif isinstance(head := self.classifier.energy_head, EnergyScale):
+            logits = torch.from_numpy(logits_in(predictions) * temperature)
+            energies = head.cpu().energies(logits).detach().numpy()
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
 
 
 @dataclass(frozen=True)
-class _GivenRows:
+class GivenRows:
     """What a model is asked about: rows, where they came from, and their labels, -1 where there are none."""
 
     name: str
@@ -290,20 +297,21 @@ class _GivenRows:
     meta: dict[str, str]
 
 
-def _given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> _GivenRows:
+def given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> GivenRows:
+    """Texts of whatever they come in: a list, an iterator, a file, a table."""
     if isinstance(texts, str) and not os.path.exists(texts) and (" " in texts or not Path(texts).suffix):
         raise EbmcalError(f"There is no file {texts!r:.80}. If it is a text, give a list of one: [text].")
     if _is_listed(texts, columns):
         listed = [_row(i, given) for i, given in enumerate(texts)]
         _check_listed(listed)
-        return _GivenRows(f"{len(listed):,} texts", listed, np.full(len(listed), -1), np.arange(len(listed)), {})
+        return GivenRows(f"{len(listed):,} texts", listed, np.full(len(listed), -1), np.arange(len(listed)), {})
     with tempfile.TemporaryDirectory() as scratch:
         path, columns = as_table_file(texts, Path(scratch), columns)
         rows = load_texts(path, Path(scratch), columns.text, columns.pair, columns.label, label_names)
         labels, ids = (np.array(values) for values in (rows.labels, rows.ids))
         is_file = isinstance(texts, str | os.PathLike)
         name, meta = (path.name, {"file": str(path)}) if is_file else (f"{len(rows):,} texts", {})
-        return _GivenRows(name, rows.texts(), labels, ids, meta)
+        return GivenRows(name, rows.texts(), labels, ids, meta)
 
 
 def _is_listed(texts: Any, columns: Columns) -> bool:

@@ -16,6 +16,7 @@ Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `noise`
 and `ood_<name>` (other text, labels optional).
 """
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,3 +108,13 @@ class RunFolder:
     def splits(self, cell: Cell) -> list[str]:
         """The splits of a cell that have predictions, in name order."""
         return sorted(p.stem for p in (self.root / "predictions" / cell.name).glob("*.parquet"))
+
+
+def cell_of_model(model: Path) -> tuple[RunFolder, Cell] | None:
+    """The run and the cell that a model folder belongs to; None for a model that lies elsewhere.
+
+    >>> cell_of_model(Path("runs/a/checkpoints/hidden-seed1/model"))[1]
+    Cell(method='hidden', seed=1)
+    """
+    found = re.search(r"(.*)/checkpoints/([^/]+-seed\d+)/model$", model.absolute().as_posix())
+    return (RunFolder(Path(found[1])), Cell.parse(found[2])) if found else None

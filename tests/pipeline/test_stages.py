@@ -61,8 +61,9 @@ def finished(files, encoder_folder, tmp_path_factory):
 
 
 def times(root):
-    """When each file of a run or a cache was last written; what is written at every call aside."""
+    """When each file of a run or a cache was last written; what is written at every call aside, and cards."""
     always = {"metrics.json", "report.html", "config.yaml", "fingerprints.json", "noise_examples.json", ".lock"}
+    always |= {"README.md", "reliability.png"}  # they have the figures of `metrics.json`
     files = [p for p in root.rglob("*") if p.is_file() and p.name not in always]
     return {p: p.stat().st_mtime_ns for p in files if not (p.parent / "config.yaml").exists()}
 

@@ -29,6 +29,7 @@ from ebmcal.pipeline.run_noise import check_noise, make_noise, noise_files, told
 from ebmcal.progress import Reporter
 from ebmcal.recipe import resolve
 from ebmcal.report import write_report
+from ebmcal.report.model_card import write_card
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import read_json, write_json
 from ebmcal.storage.locks import locked
@@ -52,6 +53,8 @@ def run(config: RunConfig, reporter: Reporter, failures: Failures | None = None)
                 finish_cell(folder, cell, work, reporter)
                 training[cell.name] = _facts(folder, cell)
         _conclude(folder, work, training | _finished_before(folder, work), failures)
+        for name in training:
+            write_card(folder.model(Cell.parse(name)))
         reporter.say(f"report: {write_report(folder.root)}")
         seal(folder.root, folder.documents())
     return folder
@@ -62,6 +65,8 @@ def train_only(config: RunConfig, reporter: Reporter) -> list[Path]:
     with _opened(config, reporter, Failures()) as (folder, work):
         for cell in _cells(work.config):
             ensure_trained(folder, cell, work, reporter)
+            if is_main_process():
+                write_card(folder.model(cell))
         return [folder.model(cell) for cell in _cells(work.config)]
 
 
