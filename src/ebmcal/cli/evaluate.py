@@ -58,7 +58,7 @@ def evaluate(
     from ebmcal.evaluation import evaluate
     from ebmcal.storage.atomic import write_text
 
-    _keep_inputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
+    keep_inputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
     names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
     with as_notices():
         result = evaluate(
@@ -67,7 +67,7 @@ def evaluate(
             progress=sys.stderr.isatty(),
         )  # fmt: skip
     if output is Format.table:
-        _print_rich(result.table())
+        print_rich(result.table())
     else:
         typer.echo(result.to_json() if output is Format.json else getattr(result.table(), output.value)())
     if json_file is not None:
@@ -77,7 +77,7 @@ def evaluate(
         typer.echo(f"Report written to {result.report(report)}.", err=True)
 
 
-def _keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
+def keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
     """Refuse to write over a file of predictions, or where nothing can be written: before any work."""
     inputs = {path.resolve() for path in read}
     for option, path in written.items():
@@ -87,7 +87,7 @@ def _keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
             check_target(path, option)
 
 
-def _print_rich(sheet: object) -> None:
+def print_rich(sheet: object) -> None:
     from rich.console import Console
 
     from ebmcal.tables.render import WIDTH
