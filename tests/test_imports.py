@@ -22,6 +22,7 @@ EVALUATION = {
     "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
     "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing", "decisions",
     "ensembles",
+    "watching",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

@@ -26,12 +26,16 @@ _HOMES = {
     "TemperatureScaling": "ebmcal.calibrators",
     "decide": "ebmcal.decisions",
     "evaluate": "ebmcal.evaluation",
+    "export": "ebmcal.sharing.export",
     "load": "ebmcal.model",
     "open_run": "ebmcal.runs",
     "predict_file": "ebmcal.streaming",
+    "push": "ebmcal.sharing.push",
     "run": "ebmcal.runs",
+    "stress_test": "ebmcal.stress.testing",
     "summarize": "ebmcal.metrics",
     "train": "ebmcal.runs",
+    "watch": "ebmcal.watching.watch",
     "write_noise": "ebmcal.noise.writing",
     "write_report": "ebmcal.report",
 }
@@ -59,9 +63,13 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.runs import open_run as open_run
     from ebmcal.runs import run as run
     from ebmcal.runs import train as train
+    from ebmcal.sharing.export import export as export
+    from ebmcal.sharing.push import push as push
     from ebmcal.streaming import predict_file as predict_file
+    from ebmcal.stress.testing import stress_test as stress_test
     from ebmcal.training.energy_trainer import EnergyTrainer as EnergyTrainer
     from ebmcal.training.trainer import JointTrainer as JointTrainer
+    from ebmcal.watching.watch import watch as watch
 else:  # hidden from them: to a type checker it would make every misspelt name a right one
 
     def __getattr__(name: str) -> Any:

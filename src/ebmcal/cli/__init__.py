@@ -55,6 +55,10 @@ COMMANDS: dict[str, Command] = {
     "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
     "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
     "serve": Command("serve:serve", "A model over HTTP, requests in packed batches.", USE, SERVING, extra="serve"),
+    "stress": Command("stress:stress", "A model on changed texts: typos, cuts, negation …", JUDGE, TRAINING),
+    "watch": Command("watch:watch", "A log of predictions: accuracy to expect, drift, unusual texts.", USE),
+    "export": Command("export:export", "A model as ONNX, checked against PyTorch.", USE, TRAINING),
+    "push": Command("push:push", "A model with its card to the Hugging Face hub.", USE),
 }
 
 
