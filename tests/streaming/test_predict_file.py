@@ -191,6 +191,10 @@ def test_bytes_that_are_no_utf8_come_back_replaced(tmp_path, model):
     for suffix in (".csv", ".jsonl", ".parquet"):
         predict_file(model, tmp_path / "odd.csv", tmp_path / f"out{suffix}")
         assert read(tmp_path / f"out{suffix}")[0]["note"] == "\N{REPLACEMENT CHARACTER}"
+    predict_file(model, tmp_path / "odd.csv", tmp_path / "latin.csv", encoding="latin-1")
+    assert [read(tmp_path / "latin.csv")[0][name] for name in ("text", "note")] == ["café film", "ÿ"]
+    with pytest.raises(EbmcalError, match="There is no encoding 'martian'"):
+        predict_file(model, tmp_path / "odd.csv", tmp_path / "mars.csv", encoding="martian")
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])

@@ -33,6 +33,7 @@ def predict(
     input_format: Annotated[
         str | None, typer.Option(help="csv, tsv, jsonl, parquet or lines. [default: by the ending; lines from a pipe]")
     ] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the input, as latin-1. [default: UTF-8]")] = None,
     output_format: Annotated[str | None, typer.Option("--format", help="Of standard output: csv or jsonl.")] = None,
 ) -> None:
     """Label, probabilities, confidence, energy and decision of every row, beside the user's own columns."""
@@ -51,7 +52,7 @@ def predict(
         model, decided_by = _predictor(members, rule, mc_dropout, no_rule or raw)
         done = predict_file(
             model, source, output, calibrated=not raw, rule=decided_by, strict=strict, overwrite=overwrite,
-            input_format=input_format, output_format=output_format, reporter=Console(), **columns,
+            input_format=input_format, encoding=encoding, output_format=output_format, reporter=Console(), **columns,
         )  # fmt: skip
     where = "standard output" if output is None else str(output)
     typer.echo(f"{where}: {_told(done, decided_by)}", err=output is None)

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from ebmcal.config import check_encoding
 from ebmcal.data.labels import class_map
 from ebmcal.data.values import Columns, Tally, as_label
 from ebmcal.decisions import Rule
@@ -69,6 +70,7 @@ def predict_file(
     strict: bool = False,
     overwrite: bool = False,
     input_format: str | None = None,
+    encoding: str | None = None,
     output_format: str | None = None,
     reporter: Reporter = Reporter(),
 ) -> Summary:
@@ -76,8 +78,9 @@ def predict_file(
 
     The user's columns come back, with `predicted`, a probability for each class, `confidence` and `energy`, and, by the
     `rule`, `decision`, `reason`, `unusual`, `unusual_p` and `label_set`. A row that cannot be read keeps its place and
-    says why in `error`; `strict` stops there. Without `output` rows go to standard output. The same call again goes
-    on with a job that was killed; an output that is there is refused unless it may be overwritten.
+    says why in `error`; `strict` stops there. Without `output` rows go to standard output. `encoding` is that of the
+    input, UTF-8 by default. The same call again goes on with a job that was killed; an output that is there is refused
+    unless it may be overwritten.
 
         predict_file(ebmcal.load("model"), "new.csv", "predicted.csv", rule=ebmcal.load("model").rule)
     """
@@ -87,7 +90,7 @@ def predict_file(
     if output is not None:
         check_output(output, source, overwrite)
     columns = model.columns_of(text_column, text_pair_column, label_column)
-    given = open_input(source, kind, columns.wanted())
+    given = open_input(source, kind, columns.wanted(), None if encoding is None else check_encoding(encoding))
     given.check(columns)
     trial, disagreement = model.predict_rows(["a text" if columns.pair is None else ("a", "b")], calibrated=calibrated)
     ours = [*figures_of(trial, disagreement, rule, calibrated), "error"]  # refuses a rule for other predictions
@@ -97,7 +100,7 @@ def predict_file(
             target: ToStdout | ToFile = ToStdout(form, layout.columns)
         else:
             stack.enter_context(locked(part_folder(output)))
-            job = _job(model, source, layout, rule)
+            job = _job(model, source, layout, rule) | ({"encoding": encoding} if encoding else {})
             target = ToFile(output, form, layout.columns, layout.types, layout.note, job, overwrite)
         work = _Work(model, layout, rule, calibrated, strict)
         return work.run(given, target, reporter, count_rows(source, kind))

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ def kind_of(source: str | Path, given: str | None = None) -> str:
     return SUFFIXES[suffix]
 
 
-def open_input(source: str | Path, kind: str, wanted: list[str]) -> Input:
+def open_input(source: str | Path, kind: str, wanted: list[str], encoding: str | None = None) -> Input:
     """Open an input, in which these columns are wanted, and look at its header."""
     is_stdin = str(source) == STDIN
     name = "standard input" if is_stdin else str(source)
@@ -93,15 +93,16 @@ def open_input(source: str | Path, kind: str, wanted: list[str]) -> Input:
         return Input(name, kind, list(schema.names), _columnar_rows(Path(source), schema.names), schema)
     if kind == "json":
         return _object_input(
-            name, (_checked(i, value) for i, value in objects_in(Path(source), kind, _UNCOUNTED, None))
+            name, (_checked(i, value) for i, value in objects_in(Path(source), kind, _UNCOUNTED, encoding))
         )
-    lines = lines_in(_stdin(), name, _UNCOUNTED) if is_stdin else text_lines(Path(source), _UNCOUNTED)
+    stdin = lines_in(_stdin(), name, _UNCOUNTED, encoding) if is_stdin else None
+    lines = stdin or text_lines(Path(source), _UNCOUNTED, encoding)
     if kind == "lines":
         texts = (line.rstrip("\r\n") for line in lines)
         return Input(name, kind, ["text"], (InputRow(i, {"text": clean(t)}) for i, t in enumerate(texts, start=1)))
     if kind == "jsonl":
         return _object_input(name, (_json_row(i, line) for i, line in enumerate(lines, start=1) if line.strip()))
-    dialect = CSV if kind == "csv" else TSV
+    dialect = replace(CSV if kind == "csv" else TSV, encoding=encoding)
     return _delimited_input(name, kind, lines, dialect if is_stdin else as_written(Path(source), dialect, wanted))
 
 
