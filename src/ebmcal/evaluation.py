@@ -18,6 +18,7 @@ from ebmcal.calibrators import Calibrator, make_calibrator
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
 from ebmcal.judging import Figures, Measures, compare_figures, detect, measure_rows, row_of, with_holm
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
+from ebmcal.metrics.human import HUMAN_METRICS
 from ebmcal.metrics.intervals import warn_of
 from ebmcal.metrics.registry import N_BINS, metric
 from ebmcal.predictions import Predictions, align
@@ -159,6 +160,8 @@ def evaluate(
         "paired": _paired_tests(figures, how) if paired and n_resamples else [],
         "detection": {name: detect(named[name], rows, OTHER_TEXTS) for name, rows in outside.items()},
     }
+    if all(rows.human is not None for rows in named.values()):
+        shown = (*shown, *HUMAN_METRICS)
     return Evaluation(document, {row_name(key): rows for key, rows in judged.items()}, shown)
 
 

@@ -31,6 +31,7 @@ from ebmcal.metrics import (
     ood_scores,
 )
 from ebmcal.metrics.comparing import compare_measured, mean_over_seeds
+from ebmcal.metrics.human import HUMAN_METRICS
 from ebmcal.metrics.intervals import Measured, measure, warn_of
 from ebmcal.metrics.registry import N_BINS, Metric, metric
 from ebmcal.predictions import Predictions
@@ -91,6 +92,8 @@ def measure_rows(predictions: Predictions, how: Measures) -> Figures:
     if how.by_energy and known.energies is not None:
         scores = {"scores": -known.energies}  # low energy = looks like data = trusted
         wanted |= {f"{name}_by_energy": (metric(name), scores) for name in BY_ENERGY if name in how.metrics}
+    if known.human is not None:
+        wanted |= {name: (which, {"human": known.human}) for name, which in HUMAN_METRICS.items()}
     return measure(wanted, known.labels, known.probabilities(), n_resamples=how.n_resamples, seed=how.seed)
 
 

@@ -1,6 +1,7 @@
 """What the columns of a prediction file mean: labels to class numbers, class columns to a matrix, and back.
 
-Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair`; the arrays
+Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair` and several
+human labels of each row (`human`); the arrays
 of an NPZ are `labels`, `probs` or `logits`, `energies`, `ids`, `texts`, `text_pairs`. Other columns are left alone.
 """
 
@@ -12,6 +13,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions.files import FileColumns
+from ebmcal.predictions.human import HUMAN, human_labels, is_votes
 
 _NPZ_NAMES = {"label": "labels", "energy": "energies", "id": "ids", "text": "texts", "text_pair": "text_pairs"}
 _PREFIXES = {"logits": "logit_", "probs": "prob_"}
@@ -27,6 +29,9 @@ def to_fields(table: FileColumns, label_names: Sequence[str] | None = None) -> d
     plural = {short: table.columns[long] for short, long in _NPZ_NAMES.items() if long in table.columns}
     columns = plural | table.columns
     kind, matrix, names = _class_matrix(columns, table.label_names)
+    human = human_labels(columns, names)
+    if human is not None and ("label" not in table.columns and is_votes(columns.get("label", []))):
+        columns["label"] = [names[i] for i in human.argmax(axis=1)]  # the majority; of a tie the first class
     labels = _labels(columns, names, are_indices=table.label_names is not None)
     order, names = _order(names, label_names)
     ids = columns.get("id")
@@ -38,6 +43,7 @@ def to_fields(table: FileColumns, label_names: Sequence[str] | None = None) -> d
         "ids": None if ids is None else np.array([str(i) for i in ids], dtype=object),
         "texts": _texts(columns, "text"),
         "text_pairs": _texts(columns, "text_pair"),
+        "human": None if human is None else human[:, order],
         "meta": table.meta,
     }
 
@@ -49,10 +55,14 @@ def to_columns(fields: dict[str, Any], suffix: str) -> FileColumns:
     optional = {"energy": fields["energies"], "text": fields["texts"], "text_pair": fields["text_pairs"]}
     optional = {name: column for name, column in optional.items() if column is not None}
     ids = [str(i) for i in fields["ids"]]
+    human = fields.get("human")
     if suffix == ".npz":
         arrays = {"ids": np.array(ids), "labels": labels, kind: fields[kind]}
+        arrays |= {} if human is None else {"human": human}
         return FileColumns(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()}, names, fields["meta"])
     classes = {_PREFIXES[kind] + name: fields[kind][:, i] for i, name in enumerate(names)}
+    if human is not None:
+        classes |= {HUMAN + name: human[:, i] for i, name in enumerate(names)}
     by_name = [names[i] if i >= 0 else "" for i in labels]
     # Parquet carries the class names, so an integer is safe there; elsewhere "1" might be a class or an index.
     label = {"label": labels, "label_name": by_name} if suffix == ".parquet" else {"label": by_name}

@@ -26,7 +26,7 @@ def ensemble(predictions: Sequence[Predictions]) -> Predictions:
     return Predictions(
         first.labels, first.label_names, probs=np.mean([rows.probabilities() for rows in members], axis=0),
         energies=np.mean(energies, axis=0) if len(energies) == len(members) else None,
-        ids=first.ids, texts=first.texts, text_pairs=first.text_pairs,
+        ids=first.ids, texts=first.texts, text_pairs=first.text_pairs, human=first.human,
         meta=_shared([rows.meta for rows in members]) | {"ensemble": [rows.meta for rows in members]},
     )  # fmt: skip
 

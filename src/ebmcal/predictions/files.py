@@ -172,7 +172,7 @@ def _delimiter(path: Path) -> str:
 
 
 def _is_number_column(name: str) -> bool:
-    return name == "energy" or name.startswith(("prob_", "logit_"))
+    return name == "energy" or name.startswith(("prob_", "logit_", "human_"))
 
 
 def _write_csv(path: Path, table: FileColumns) -> None:

@@ -43,6 +43,7 @@ class Predictions:
     texts: list[str] | None = None
     text_pairs: list[str] | None = None
     meta: dict[str, Any] = field(default_factory=dict)  # task, method, seed, split, model, calibrator ... JSON-able
+    human: np.ndarray | None = None  # [n, C], shares of the human labels of a row, where there are several
 
     def __post_init__(self) -> None:
         n_rows, n_classes = self._check_matrix()
@@ -51,6 +52,8 @@ class Predictions:
         if self.energies is not None:
             as_scores(self.energies, "energies", n_rows)
             self._set("energies", _floats(np.asarray(self.energies)))
+        if self.human is not None:
+            self._set("human", _shares(self.human, n_rows, n_classes))
         self._set("ids", _checked_ids(self.ids, n_rows))
         if not isinstance(self.meta, dict):
             raise EbmcalError(f"meta must be a dictionary; {type(self.meta).__name__} came.")
@@ -128,7 +131,7 @@ class Predictions:
     def rows(self, index: np.ndarray) -> "Predictions":
         """The rows at these positions, in this order."""
         picked: dict[str, Any] = {}
-        for name in ("labels", "logits", "probs", "energies", "ids", "texts", "text_pairs"):
+        for name in ("labels", "logits", "probs", "energies", "ids", "texts", "text_pairs", "human"):
             values = None if name == "probs" and self.logits is not None else getattr(self, name)
             picked[name] = [values[i] for i in index] if isinstance(values, list) else values
             if isinstance(values, np.ndarray):
@@ -149,7 +152,8 @@ class Predictions:
         kind = "probs" if self.logits is None else "logits"
         matrices = {"logits": None, "probs": None, kind: getattr(self, kind)[:, order]}
         labels = np.append(np.argsort(order), -1)[self.labels]  # the last place is for -1, unknown
-        return dataclasses.replace(self, labels=labels, label_names=names, **matrices)
+        human = None if self.human is None else self.human[:, order]
+        return dataclasses.replace(self, labels=labels, label_names=names, human=human, **matrices)
 
     def with_probs(self, probs: np.ndarray, **meta: Any) -> "Predictions":
         """The same rows with these probabilities instead of logits; `meta` is added to what is there."""
@@ -236,6 +240,19 @@ def _positions(predictions: Predictions) -> dict[str, int]:
                 f"The id {row_id!r} is on rows {where[row_id]} and {position}; to compare, ids must be unique."
             )
     return where
+
+
+def _shares(counts: Any, n_rows: int, n_classes: int) -> np.ndarray:
+    """Counts or shares of human labels as shares, rows summing to one."""
+    found = np.asarray(counts, dtype=np.float64)
+    if found.shape != (n_rows, n_classes):
+        raise EbmcalError(f"human must be [n, C] = {[n_rows, n_classes]}; {list(found.shape)} came.")
+    bad = np.flatnonzero(~(np.isfinite(found).all(axis=1) & (found >= 0).all(axis=1) & (found.sum(axis=1) > 0)))
+    if len(bad):
+        raise EbmcalError(
+            f"human[{bad[0]}] is {found[bad[0]].tolist()}: every row needs a human label, and counts are 0 or more."
+        )
+    return found / found.sum(axis=1, keepdims=True)
 
 
 def _floats(array: np.ndarray) -> np.ndarray:

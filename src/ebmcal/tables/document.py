@@ -13,6 +13,7 @@ from typing import Any
 from ebmcal.config import METHOD_NAMES
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import HEADLINE_METRICS, METRICS
+from ebmcal.metrics.human import HUMAN_METRICS
 from ebmcal.metrics.registry import N_BINS
 from ebmcal.tables.table import Column, Entry
 
@@ -94,7 +95,7 @@ def metric_names(rows: Iterable[Mapping[str, Any]]) -> list[str]:
 
 def heading(metric: str, n_bins: int | None = None) -> Column:
     """The column of a metric: its display name and which way is better, from `ebmcal.metrics.METRICS`."""
-    known = METRICS.get(metric)
+    known = METRICS.get(metric) or HUMAN_METRICS.get(metric)
     if known is None:
         return Column(metric, metric.replace("_", " "))
     title = known.display_with(n_bins=n_bins or N_BINS)
