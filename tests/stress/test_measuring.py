@@ -46,7 +46,7 @@ def document():
     subjects = [Subject("baseline", words_model), Subject("hidden", words_model, usual=np.linspace(-1, 1, 200))]
     found = measure(subjects, ROWS, LABELS, changed, TESTS)
     return {"models": ["baseline", "hidden"], "texts": "<i>rows</i>.csv", "n_rows": 60, "seed": 3, "false_alarms": 0.05,
-            "skipped": ["x"], "usual_texts": ["a", "b"]} | found  # fmt: skip
+            "skipped": ["x"], "usual_texts": ["a", "b"], "calibrated": ["no", "no"]} | found  # fmt: skip
 
 
 def conditions(document, change, model="hidden"):
@@ -99,7 +99,7 @@ def test_the_same_seed_gives_the_same_texts():
 def test_page_and_tables(document, tmp_path):
     json.dumps(document, allow_nan=False)
     html = write_page(tmp_path / "stress.html", document).read_text(encoding="utf-8")
-    assert html.count("<svg") == 3  # random tokens, cut ends, shout: four panels each
+    assert html.count("<svg") == 6  # random tokens, cut ends, shout: two each
     assert "<i>rows" not in html
     assert "<b>" not in html
     assert "zebra" in html

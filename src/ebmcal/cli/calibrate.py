@@ -24,9 +24,12 @@ def calibrate(
     from ebmcal.calibrators import calibrate_folder
     from ebmcal.calibrators.in_model import folded_temperature
     from ebmcal.cli.notices import as_notices
+    from ebmcal.report.model_card import CARD, write_card
 
     with as_notices():
         kept = calibrate_folder(model_dir, on, calibrator, fold=fold, allow_mismatch=allow_mismatch)
+    if (model_dir / CARD).exists():
+        write_card(model_dir)
     note = f" ({kept.calibrator.note})" if kept.calibrator.note else ""
     typer.echo(
         f"{kept.calibrator.name}{note} fitted on {kept.n_rows:,} rows of {on}: NLL {kept.nll_before:.4f} → "

@@ -69,6 +69,8 @@ def draw_windows(data: WindowFigures, ax: "Axes | None" = None, *, y: str = "") 
         )  # fmt: skip
     if data.level is not None:
         ax.axhline(data.level, color=MUTED, linestyle="--", linewidth=1)
+    if y == "shares":
+        ax.set_ylim(bottom=0)
     shown = places[:: max(1, -(-len(places) // TICKS))]
     ax.set_xticks(shown, [label_text(data.windows[i], 18) for i in shown], rotation=30, ha="right")
     if len(data.lines) > 1:

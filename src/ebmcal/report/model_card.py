@@ -212,7 +212,7 @@ def _write_picture(folder: Path, paths: Mapping[str, Path]) -> None:
     figure = Figure(figsize=(4.5 * len(shown), 4.8))
     for ax, (name, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):
         draw_reliability(prepare_reliability(rows, name), ax)
-    figure.subplots_adjust(left=0.07, right=0.98, top=0.92, bottom=0.34)
+    figure.subplots_adjust(left=0.07, right=0.97, top=0.92, bottom=0.34)
     with writing(folder / PICTURE) as aside:
         figure.savefig(aside, format="png", dpi=110, facecolor="white", metadata={"Software": None})
 

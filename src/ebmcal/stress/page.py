@@ -13,16 +13,19 @@ from ebmcal.tables.table import Column, Entry, Table, TableRow
 
 Document = Mapping[str, Any]
 
-#: What is drawn against strength: key of a condition → what stands along the axis.
-CURVES = {
-    "accuracy": "accuracy",
-    "ece_top_label": "ECE top-label",
-    "energy": "energy, above that of the texts as they are",
-    "unusual": "share unusual",
-}
-READING = (
-    "Each point: the same texts, changed at this strength; bars are 95% intervals over the texts. A model that knows "
-    "what it does not know loses accuracy and keeps its calibration, and its energy and the share unusual rise."
+#: What is drawn against strength, picture by picture: heading, how to read it, key of a condition → label of its axis.
+PICTURES = (
+    (
+        "accuracy and calibration",
+        "Each point: the same texts, changed at this strength; bars are 95% intervals over the texts. A model that "
+        "knows what it does not know loses accuracy and keeps its calibration.",
+        {"accuracy": "accuracy", "ece_top_label": "ECE top-label"},
+    ),
+    (
+        "energy and unusual texts",
+        "Mean energy above that of the unchanged texts, and the share of texts called unusual: both should rise.",
+        {"energy": "energy − energy at 0", "unusual": "share unusual"},
+    ),
 )
 
 
@@ -46,9 +49,11 @@ def condition_table(document: Document) -> Table:
         )
         for c in rows
     ]  # fmt: skip
+    states = zip(document["models"], document["calibrated"], strict=True)
     notes = (
-        f"{document['n_rows']:,} texts of {document['texts']}, seed {document['seed']}. In brackets: 95% bootstrap "
-        "interval over the texts.",
+        "; ".join(f"{model}: {state}" for model, state in states) + ".",
+        f"{document['n_rows']:,} texts of {document['texts']}, seed {document['seed']}. In brackets: 95% "
+        "intervals over the texts.",
         f"Unusual: an energy that at most {document['false_alarms']:.0%} of usual texts have "
         f"({', '.join(dict.fromkeys(document['usual_texts']))}).",
     )
@@ -102,14 +107,16 @@ def _places(document: Document) -> list[str]:
 
 def _section(document: Document, change: str, key: str) -> dict[str, Any]:
     first = next(c for c in document["conditions"] if c["change"] == change)
+    made = [_picture(document["conditions"], first, i, f"{key}-{i}") for i in range(len(PICTURES))]
     return {
         "title": first["title"],
-        "pictures": [_picture(document["conditions"], change, first, key)],
+        "pictures": [picture for picture in made if picture],
         "examples": document["examples"].get(change, []),
     }
 
 
-def _picture(conditions: Sequence[Document], change: str, first: Document, key: str) -> Picture:
-    shown = {name: prepare_strength(conditions, change, name) for name in CURVES}
-    panels = [partial(draw_strength, data, x=first["unit"], y=CURVES[name]) for name, data in shown.items() if data]
-    return draw(key, f"{first['title']}: against strength", READING, *panels, size=(3.6, 3.0))
+def _picture(conditions: Sequence[Document], first: Document, which: int, key: str) -> Picture | None:
+    title, reading, curves = PICTURES[which]
+    shown = {name: prepare_strength(conditions, first["change"], name) for name in curves}
+    panels = [partial(draw_strength, data, x=first["unit"], y=curves[name]) for name, data in shown.items() if data]
+    return draw(key, f"{first['title']}: {title}", reading, *panels) if panels else None

@@ -86,7 +86,7 @@ def stress_test(
         document = measure(subjects, rows, labels, changed, fitting, advance)
     facts = {
         "format": 1, "models": _names(models), "texts": given.name, "n_rows": len(rows), "seed": seed,
-        "false_alarms": FALSE_ALARMS, "skipped": _skipped(tests, fitting),
+        "false_alarms": FALSE_ALARMS, "skipped": _skipped(tests, fitting), "calibrated": list(map(_calibrated, models)),
         "usual_texts": ["calibration texts" if s.usual is not None else "the texts as they are" for s in subjects],
     }  # fmt: skip
     return StressTest(facts | document)
@@ -123,6 +123,12 @@ def _usual(model: Model) -> np.ndarray | None:
     place = cell_of_model(model.folder)
     path = place[0].predictions(place[1], "calibration") if place else None
     return Predictions.read(path).energies if path is not None and path.is_file() else None
+
+
+def _calibrated(model: Model) -> str:
+    if model.calibrator is not None:
+        return f"calibrated by {model.calibrator.name}"
+    return f"T = {model.folded_temperature:.4g} in its weights" if model.folded_temperature else "not calibrated"
 
 
 def _names(models: Sequence[Model]) -> list[str]:
