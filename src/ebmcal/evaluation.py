@@ -17,7 +17,7 @@ from typing import Any
 from ebmcal.calibrators import Calibrator, make_calibrator
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
 from ebmcal.judging import Figures, Measures, compare_figures, detect, measure_rows, row_of, with_holm
-from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, OOD_SCORES
+from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS
 from ebmcal.metrics.human import HUMAN_METRICS
 from ebmcal.metrics.intervals import warn_of
 from ebmcal.metrics.registry import N_BINS, metric
@@ -90,8 +90,7 @@ class Evaluation:
         rows = tuple(
             TableRow((Entry(name), Entry(kind.replace("_", " ")), *(Entry(found[m]) for m in DETECTION_COLUMNS)))
             for name, scores in self.document["detection"].items()
-            for kind, found in ((kind, scores.get(f"{OTHER_TEXTS} by {kind}")) for kind in OOD_SCORES)
-            if found
+            for kind, found in ((what.removeprefix(f"{OTHER_TEXTS} by "), found) for what, found in scores.items())
         )
         return mark_best(Table("Out-of-domain detection", columns, rows, ("In-domain rows are the positives.",)))
 

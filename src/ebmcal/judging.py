@@ -135,15 +135,19 @@ def with_holm(tests: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def detect(inside: Predictions, outside: Predictions, texts: str) -> dict[str, dict[str, float]]:
-    """How well energy, largest probability and entropy tell other `texts`: "<texts> by <score>" → measure → value.
+    """How well each score tells other `texts`: "<texts> by <score>" → measure → value.
 
-    Energies are those of the predictions, or are read off the logits (−logsumexp); without either there are none.
+    Scores are energy, largest probability and entropy, and the distances that both predictions have. Energies are those
+    of the predictions, or are read off the logits (−logsumexp); without either there are none.
     """
     found = {}
     for kind in OOD_SCORES:
         given = _score_inputs(kind, inside, outside)
         if given is not None:
             found[f"{texts} by {kind}"] = ood_detection(*(ood_scores(kind, **options) for options in given))
+    ours, theirs = (rows.distances or {} for rows in (inside, outside))
+    for name in (name for name in ours if name in theirs):
+        found[f"{texts} by {name}"] = ood_detection(-ours[name], -theirs[name])
     return found
 
 

@@ -14,7 +14,7 @@ from transformers import BertConfig, GPT2Config, GPT2ForSequenceClassification
 
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, HEADS, EnergyClassifier
-from ebmcal.models.packing import pack
+from ebmcal.models.packing import mean_states, pack
 from ebmcal.models.scoring import micro_batches, predict, score, token_budget
 from ebmcal.models.tokens import tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece, random_texts
@@ -87,6 +87,15 @@ def test_what_was_saved_is_loaded(energy, tmp_path):
     assert (tmp_path / HEAD_FILE).exists() == (energy in HEADS)
     stock = make_encoder("bert").state_dict()
     assert load_file(tmp_path / "model.safetensors").keys() == stock.keys()
+
+
+@pytest.mark.parametrize("kind", ["bert", "mpnet", "albert"])
+def test_features_come_with_the_same_pass(kind):
+    model = EnergyClassifier(make_encoder(kind)).eval()
+    logits, energies, features = model.with_features(BATCH)
+    for ours, theirs in zip((logits, energies), model(BATCH), strict=True):
+        torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(features, mean_states(model.encoder, BATCH))
 
 
 def test_any_sequence_classifier_loads(tmp_path):

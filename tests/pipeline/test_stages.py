@@ -372,7 +372,8 @@ def test_other_texts_are_compared_with(files, encoder_folder, tmp_path, no_repor
     folder = run(config, Reporter())
     assert Predictions.read(folder.predictions(BASELINE, "ood_books")).n_rows == 20
     figures = read_document(folder)["detection"]["baseline-seed1"]
-    assert set(figures) == {f"ood_books by {by}" for by in ("energy", "max_prob", "entropy")}
+    by = ("energy", "max_prob", "entropy", "mahalanobis", "knn", "mahalanobis_untouched", "knn_untouched")
+    assert list(figures) == [f"ood_books by {score}" for score in by]
 
 
 def test_methods_without_noise_make_none(files, encoder_folder, tmp_path, no_report):
@@ -463,7 +464,7 @@ def test_a_call_adds_to_what_is_there(finished, files, encoder_folder, tmp_path,
     assert document["seeds"] == [1, 2]
     assert document["training"]["hidden-seed1"] == before["training"]["hidden-seed1"]
     assert (document["noise"], document["noise_source"]) == (before["noise"], before["noise_source"])
-    assert devices == ["cpu"]
+    assert devices == ["cpu", "cpu"]  # the finetuned encoder and the untouched one
 
     first = folder.predictions(Cell("baseline", 2), "ood_books").read_bytes()
     write_csv(books, [(text,) for text in SENTENCES[9:20]], columns=("text",))

@@ -18,7 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
-from ebmcal.models.packing import Pack, classify_packed, classify_padded, packs, use_packing
+from ebmcal.models.packing import Pack, classify_packed, classify_padded, classify_with_features, packs, use_packing
 from ebmcal.runfolder import CARD_FILE as CARD_FILE
 from ebmcal.storage.atomic import read_json, write_json
 
@@ -103,9 +103,17 @@ class EnergyClassifier(nn.Module):
     def forward(self, batch: Pack) -> tuple[Tensor, Tensor]:
         """Logits [n, C] and energies [n], in float32."""
         logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
+        return logits, self._energies(logits)
+
+    def with_features(self, batch: Pack) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits [n, C], energies [n] and mean last hidden states [n, H] of one forward pass, in float32."""
+        logits, features = classify_with_features(self.encoder, batch)
+        return logits.float(), self._energies(logits.float()), features
+
+    def _energies(self, logits: Tensor) -> Tensor:
         if self.energy_head is None:
-            return logits, ENERGIES[self.energy](logits)
-        return logits, self.energy_head.energies(logits)
+            return ENERGIES[self.energy](logits)
+        return self.energy_head.energies(logits)
 
     def save_pretrained(
         self, folder: str | Path, card: dict[str, Any] | None = None, weights: dict[str, Tensor] | None = None

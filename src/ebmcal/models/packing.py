@@ -210,11 +210,25 @@ def packed_states(model: nn.Module, batch: Pack) -> Tensor:
 
 def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
     """Logits [n, C] of packed texts by a stock sequence classifier that `use_packing` was called on."""
-    kind, states = PACKED_ENCODERS[model.config.model_type], packed_states(model, batch)
+    return _logits(model, batch, packed_states(model, batch))
+
+
+def _logits(model: nn.Module, batch: Pack, states: Tensor) -> Tensor:
+    kind = PACKED_ENCODERS[model.config.model_type]
     first = states[0, torch.from_numpy(batch.starts).to(states.device)][:, None]  # [n, 1, H]
     # The head costs nothing, and logits rounded to bfloat16 would have two digits: it stays in float32.
     with torch.autocast(states.device.type, enabled=False):
         return kind.head(model, first.float())
+
+
+def classify_with_features(model: nn.Module, batch: Pack) -> tuple[Tensor, Tensor]:
+    """Logits [n, C] and mean last hidden states [n, H] of one forward pass, packed where the model can be."""
+    if packs(model):
+        states = packed_states(model, batch)
+        return _logits(model, batch, states), _mean(states[0], batch)
+    inputs = _padded_inputs(model, batch)
+    found = model(**inputs, output_hidden_states=True)
+    return found.logits, _mean(found.hidden_states[-1][inputs["attention_mask"].bool()], batch)
 
 
 def classify_padded(model: nn.Module, batch: Pack) -> Tensor:
@@ -231,10 +245,12 @@ def _padded_inputs(model: nn.Module, batch: Pack) -> dict[str, Tensor]:
 def mean_states(model: nn.Module, batch: Pack) -> Tensor:
     """The mean of the last hidden states of each text: [n, H]."""
     if packs(model):
-        states = packed_states(model, batch)[0]  # [T, H]
-    else:
-        inputs = _padded_inputs(model, batch)
-        states = model.base_model(**inputs).last_hidden_state[inputs["attention_mask"].bool()]
+        return _mean(packed_states(model, batch)[0], batch)
+    inputs = _padded_inputs(model, batch)
+    return _mean(model.base_model(**inputs).last_hidden_state[inputs["attention_mask"].bool()], batch)
+
+
+def _mean(states: Tensor, batch: Pack) -> Tensor:  # [T, H] -> [n, H]
     text = torch.from_numpy(np.repeat(np.arange(len(batch.lengths)), batch.lengths)).to(states.device)
     sums = torch.zeros(len(batch.lengths), states.shape[1], device=states.device).index_add(0, text, states.float())
     return sums / torch.from_numpy(batch.lengths).to(sums)[:, None]

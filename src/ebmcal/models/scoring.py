@@ -108,15 +108,24 @@ def predict(
     rows: Positions | None = None,
     progress: Progress | None = None,
     dropout_seed: int | None = None,
+    distances: Callable[[np.ndarray], dict[str, np.ndarray]] | None = None,
 ) -> Predictions:
-    """`Predictions` for texts that are row for row those of the token table (or its `rows`)."""
-    logits, energies = score(model, table, rows, progress, dropout_seed)
+    """`Predictions` for texts that are row for row those of the token table (or its `rows`).
+
+    `distances` makes named distances [n] of their features [n, H], which come with the same forward pass.
+    """
+    if distances is None:
+        (logits, energies), far = score(model, table, rows, progress, dropout_seed), None
+    else:
+        logits, energies, found = _over(table, rows, model, model.with_features, progress)
+        far = distances(found)
     pairs = [pair for _, pair in texts]
     return Predictions(
         labels=np.asarray(labels, dtype=np.int64),
         label_names=label_names,
         logits=logits,
         energies=energies,
+        distances=far,
         ids=np.asarray([str(i) for i in ids]),
         texts=[text for text, _ in texts],
         text_pairs=None if not pairs or pairs[0] is None else [p or "" for p in pairs],

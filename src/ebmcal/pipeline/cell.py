@@ -6,8 +6,8 @@ The model folder appears whole or not at all; model and predictions have checksu
 import json
 import shutil
 import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,7 @@ from ebmcal.models.loading import best_device, load_encoder, load_tokenizer, qui
 from ebmcal.models.scoring import predict, score
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
+from ebmcal.pipeline.distances import Reference, untouched_distances
 from ebmcal.pipeline.run_noise import Noise
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
@@ -54,6 +55,7 @@ class CellWork:
     tables: dict[str, TokenTable]
     noise: Noise | None
     extra: dict[str, Texts]
+    untouched: dict[str, dict[str, np.ndarray]] = field(default_factory=dict)  # split → distances, once for all cells
 
     def noise_for(self, method: Method) -> Noise | None:
         """The noise that a method is trained with, None for one that uses none."""
@@ -78,11 +80,13 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
     for split in other:
         reporter.say(f"{cell.name}: the texts of {split} are others than before: predicted again")
     missing += other
+    missing += [s for s in wanted if s not in missing and _is_without_distances(folder, cell, s, missing)]
     check_unfolded(folder, cell, missing)
     if missing:
         model = EnergyClassifier.from_pretrained(model_folder, work.config.trust_remote_code).to(best_device())
+        far = _distances(model, missing, work, reporter)
         for split in missing:
-            _predict_split(folder, cell, split, model, work, reporter)
+            _predict_split(folder, cell, split, model, work, reporter, far.get(split))
 
 
 def _is_of_other_texts(path: Path, split: str, work: CellWork) -> bool:
@@ -90,6 +94,13 @@ def _is_of_other_texts(path: Path, split: str, work: CellWork) -> bool:
     if not split.startswith("ood_"):  # the others belong to the folder, which refuses others
         return False
     return Predictions.read(path).meta.get("texts", now := work.extra[split.removeprefix("ood_")].fingerprint) != now
+
+
+def _is_without_distances(folder: RunFolder, cell: Cell, split: str, missing: Sequence[str]) -> bool:
+    """Whether test rows were predicted before there were other texts to set them against, and now there are."""
+    if not split.startswith("test") or not any(s.startswith("ood_") or s == "noise" for s in missing):
+        return False
+    return not _is_folded(folder.model(cell)) and Predictions.read(folder.predictions(cell, split)).distances is None
 
 
 def check_unfolded(folder: RunFolder, cell: Cell, missing: Sequence[str]) -> None:
@@ -264,9 +275,38 @@ def _wanted_splits(work: CellWork) -> list[str]:
     return [*work.data.splits, *(["noise"] if work.noise else []), *others]
 
 
+Distances = Callable[[np.ndarray], dict[str, np.ndarray]]  # features [n, H] → name → [n]
+
+
+def _distances(
+    model: EnergyClassifier, missing: Sequence[str], work: CellWork, reporter: Reporter
+) -> dict[str, Distances]:
+    """Split → what makes distances of its features; for test and other texts, in a run that has other texts."""
+    wanted = [s for s in _wanted_splits(work) if s.startswith(("test", "ood_")) or s == "noise"]
+    if not (work.extra or work.noise) or not set(wanted) & set(missing):
+        return {}
+    rows = _train_rows(work)
+    reference = Reference.of(work.tables["train"], rows, work.data.splits["train"].labels[rows])
+    if not work.untouched:
+        config = work.config
+
+        def untouched() -> Any:
+            return load_encoder(config.encoder, work.data.label_names, config.trust_remote_code).to(best_device())
+
+        splits = [(s, *_inputs(s, work, reporter)[:2]) for s in wanted]
+        work.untouched.update(untouched_distances(untouched, reference, splits))
+    fitted = reference.distances(model.encoder)
+
+    def distances_of(split: str) -> Distances:
+        return lambda features: {name: d(features) for name, d in fitted.items()} | work.untouched[split]
+
+    return {split: distances_of(split) for split in wanted}
+
+
 def _predict_split(
-    folder: RunFolder, cell: Cell, split: str, model: EnergyClassifier, work: CellWork, reporter: Reporter
-) -> None:
+    folder: RunFolder, cell: Cell, split: str, model: EnergyClassifier, work: CellWork, reporter: Reporter,
+    distances: Distances | None = None,
+) -> None:  # fmt: skip
     table, chosen, labels, ids, texts = _inputs(split, work, reporter)
     meta = {"task": work.data.task_name, "method": cell.method, "seed": cell.seed, "split": split}
     if split.startswith("ood_"):
@@ -275,6 +315,7 @@ def _predict_split(
         predictions = predict(
             model, table, labels=labels, label_names=work.data.label_names, texts=texts, progress=advance,
             ids=np.array([f"{split}-{i}" for i in ids]), meta=meta, rows=chosen,
+            distances=distances,
         )  # fmt: skip
     path = folder.predictions(cell, split)
     predictions.write(path)

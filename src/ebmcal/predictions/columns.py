@@ -1,8 +1,8 @@
 """What the columns of a prediction file mean: labels to class numbers, class columns to a matrix, and back.
 
-Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair` and several
-human labels of each row (`human`); the arrays
-of an NPZ are `labels`, `probs` or `logits`, `energies`, `ids`, `texts`, `text_pairs`. Other columns are left alone.
+Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair`, several
+human labels of each row (`human`) and `distance_<name>`; the arrays of an NPZ are `labels`, `probs` or `logits`,
+`energies`, `ids`, `texts`, `text_pairs`. Other columns are left alone.
 """
 
 import warnings
@@ -16,6 +16,7 @@ from ebmcal.predictions.files import FileColumns
 from ebmcal.predictions.human import HUMAN, human_labels, is_votes
 
 _NPZ_NAMES = {"label": "labels", "energy": "energies", "id": "ids", "text": "texts", "text_pair": "text_pairs"}
+_FAR = "distance_"
 _PREFIXES = {"logits": "logit_", "probs": "prob_"}
 
 
@@ -40,6 +41,7 @@ def to_fields(table: FileColumns, label_names: Sequence[str] | None = None) -> d
         "label_names": names,
         kind: matrix if order == sorted(order) else matrix[:, order],
         "energies": numbers(columns["energy"], "energy") if "energy" in columns else None,
+        "distances": {c.removeprefix(_FAR): numbers(columns[c], c) for c in columns if c.startswith(_FAR)} or None,
         "ids": None if ids is None else np.array([str(i) for i in ids], dtype=object),
         "texts": _texts(columns, "text"),
         "text_pairs": _texts(columns, "text_pair"),
@@ -54,19 +56,20 @@ def to_columns(fields: dict[str, Any], suffix: str) -> FileColumns:
     names, labels = fields["label_names"], fields["labels"]
     optional = {"energy": fields["energies"], "text": fields["texts"], "text_pair": fields["text_pairs"]}
     optional = {name: column for name, column in optional.items() if column is not None}
+    distances = {_FAR + name: column for name, column in (fields["distances"] or {}).items()}
     ids = [str(i) for i in fields["ids"]]
     human = fields.get("human")
     if suffix == ".npz":
         arrays = {"ids": np.array(ids), "labels": labels, kind: fields[kind]}
         arrays |= {} if human is None else {"human": human}
-        return FileColumns(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()}, names, fields["meta"])
+        return FileColumns(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()} | distances, names, fields["meta"])
     classes = {_PREFIXES[kind] + name: fields[kind][:, i] for i, name in enumerate(names)}
     if human is not None:
         classes |= {HUMAN + name: human[:, i] for i, name in enumerate(names)}
     by_name = [names[i] if i >= 0 else "" for i in labels]
     # Parquet carries the class names, so an integer is safe there; elsewhere "1" might be a class or an index.
     label = {"label": labels, "label_name": by_name} if suffix == ".parquet" else {"label": by_name}
-    return FileColumns({"id": ids} | label | classes | optional, names, fields["meta"])
+    return FileColumns({"id": ids} | label | classes | optional | distances, names, fields["meta"])
 
 
 def numbers(column: Any, name: str) -> np.ndarray:

@@ -42,6 +42,7 @@ class Predictions:
     ids: np.ndarray = field(default=None)  # type: ignore[arg-type]  # [n] of str; default "0".."n-1"
     texts: list[str] | None = None
     text_pairs: list[str] | None = None
+    distances: dict[str, np.ndarray] | None = None  # name → [n], high = far from the training texts
     meta: dict[str, Any] = field(default_factory=dict)  # task, method, seed, split, model, calibrator ... JSON-able
     human: np.ndarray | None = None  # [n, C], shares of the human labels of a row, where there are several
 
@@ -54,6 +55,8 @@ class Predictions:
             self._set("energies", _floats(np.asarray(self.energies)))
         if self.human is not None:
             self._set("human", _shares(self.human, n_rows, n_classes))
+        if self.distances is not None:
+            self._set("distances", {k: as_scores(v, f"distance_{k}", n_rows) for k, v in self.distances.items()})
         self._set("ids", _checked_ids(self.ids, n_rows))
         if not isinstance(self.meta, dict):
             raise EbmcalError(f"meta must be a dictionary; {type(self.meta).__name__} came.")
@@ -136,6 +139,8 @@ class Predictions:
             picked[name] = [values[i] for i in index] if isinstance(values, list) else values
             if isinstance(values, np.ndarray):
                 picked[name] = values[index]
+        if self.distances is not None:
+            picked["distances"] = {name: values[index] for name, values in self.distances.items()}
         return dataclasses.replace(self, **picked)
 
     def in_order(self, label_names: Sequence[str]) -> "Predictions":
