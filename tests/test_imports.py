@@ -21,7 +21,7 @@ HEAVY = {
 EVALUATION = {
     "storage", "predictions", "metrics", "calibrators", "runfolder", "plots", "tables", "report", "judging",
     "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing", "decisions",
-    "ensembles",
+    "ensembles", "multilabel",
     "watching",
 }  # fmt: skip
 #: What stands above both halves.

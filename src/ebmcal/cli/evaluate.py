@@ -6,7 +6,7 @@ A thin call of `ebmcal.evaluate`.
 import sys
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -51,21 +51,32 @@ def evaluate(
     ensemble: Annotated[
         bool, typer.Option("--ensemble", help="Judge the mean of all files too, as of the seeds of one method.")
     ] = False,
+    multi_label: Annotated[
+        bool, typer.Option("--multi-label", help="A text may have several labels (a list, a|b in CSV): each by itself.")
+    ] = False,
     output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
 ) -> None:
     """Judge prediction files: accuracy, calibration, ranking; with intervals, tests and calibrated rows."""
     from ebmcal.cli.notices import as_notices
     from ebmcal.evaluation import evaluate
+    from ebmcal.multilabel import evaluate_labels
     from ebmcal.storage.atomic import write_text
 
     keep_inputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
     names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
     with as_notices():
-        result = evaluate(
-            files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, paired=not unpaired,
-            ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None, normalize=normalize,
-            progress=sys.stderr.isatty(),
-        )  # fmt: skip
+        options: dict[str, Any] = {"n_bins": n_bins, "n_resamples": resamples, "seed": seed}
+        options["progress"] = sys.stderr.isatty()
+        if multi_label:
+            _refuse_with_labels(
+                {"--ood": ood, "--unpaired": unpaired, "--ensemble": ensemble, "--normalize": normalize}
+            )
+            result = evaluate_labels(files, metrics=names, fit=fit or None, calibrator=calibrator, **options)
+        else:
+            result = evaluate(
+                files, metrics=names, paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator,
+                ood=ood or None, normalize=normalize, **options,
+            )  # fmt: skip
     if output is Format.table:
         print_rich(result.table())
     else:
@@ -94,3 +105,10 @@ def print_rich(sheet: object) -> None:
 
     console = Console()
     (console if console.is_terminal else Console(width=WIDTH)).print(sheet)
+
+
+def _refuse_with_labels(given: dict[str, object]) -> None:
+    """Refuse what is not defined where a text may have several labels."""
+    for option, value in given.items():
+        if value:
+            raise EbmcalError(f"{option} is not defined with --multi-label: every label is judged by itself.")
