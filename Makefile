@@ -50,7 +50,7 @@ bench: $(READY)
 study: $(READY)
 	$(BIN)/python benchmarks/study.py results/study $(STUDY)
 	$(BIN)/python benchmarks/study.py results/noise $(STUDY)
-	$(BIN)/python benchmarks/study_page.py results/study docs/study.md
+	$(BIN)/python benchmarks/study_tables.py results/study
 
 # The documentation site, in site/: no network, and every warning is an error.
 docs: $(READY)

@@ -229,7 +229,7 @@ def test_the_order_of_the_sources_makes_another_run():
 
 
 def test_auto_stands_for_the_methods_that_the_advice_chooses_between():
-    assert load_config(None, {"methods": ["auto"]}).methods == ["baseline", "hidden"]
+    assert load_config(None, {"methods": ["auto"]}).methods == ["baseline", "hidden-smoothing"]
     assert load_config(None, {"methods": "hidden, scalar", "seeds": 3}).methods == ["hidden", "scalar"]
 
 

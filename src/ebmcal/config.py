@@ -22,7 +22,7 @@ METHOD_NAMES = (
     "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-smoothing",
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
-AUTO_METHODS = ("baseline", "hidden")
+AUTO_METHODS = ("baseline", "hidden-smoothing")
 MODE_NAMES = ("infill", "continue", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far", "mlm")
 SPLICE_FORMS = ("same-label", "other-label", "middle")
@@ -84,7 +84,7 @@ class RunConfig(BaseModel):
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
     methods: Names = _option(
         ["baseline", "hidden"],
-        "What to train; auto: baseline and hidden, and which to use.",
+        "What to train; auto: baseline and hidden-smoothing, and which to use.",
         MODEL,
     )
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)

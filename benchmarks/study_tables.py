@@ -1,26 +1,24 @@
-"""The tables and pictures of a study's page, from `results/NAME` alone: no run folder, no model, no text.
+"""The tables of a study, from `results/NAME` alone: no run folder, no model, no text.
 
-    python benchmarks/study_page.py results/study docs/study.md
+    python benchmarks/study_tables.py results/study
 
-Each `<!-- table: NAME -->` … `<!-- end -->` of the page is filled anew; what stands between is never typed by hand.
-Differences to the baseline are means over tasks, with 95% intervals from resampling seeds and, within each task, rows
-(the same rows for both methods).
+Writes `tables/*.md`, which the pages of the documentation include. Differences to the baseline are means over tasks,
+with intervals and tests over seeds and rows (`ebmcal.metrics.comparing`); p-values of a table are Holm-adjusted.
 """
 
 import argparse
 import csv
 import json
-import re
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from ebmcal.calibrators import make_calibrator
 from ebmcal.metrics import ood_detection, ood_scores
+from ebmcal.metrics.comparing import PairedTest, compare_measured, holm, mean_of_tests
+from ebmcal.metrics.intervals import Measured, measure
 from ebmcal.metrics.registry import metric
 from ebmcal.predictions import Predictions
 from ebmcal.storage.atomic import write_text
@@ -85,11 +83,18 @@ def headline(study: Study) -> str:
 
 def differences(study: Study) -> str:
     """Method minus baseline with intervals over seeds and rows, averaged over tasks."""
+    methods = [m for m in study.methods if m != BASELINE and study.complete(m)]
+    tests = {(method, key): _difference(study, method, key) for method in methods for key in SHOWN}
+    adjusted = dict(zip(tests, holm([test.p_value for test in tests.values()]), strict=True))
     lines = [["method", *SHOWN.values()]]
-    for method in (m for m in study.methods if m != BASELINE and study.complete(m)):
-        found = [_difference(study, method, key) for key in SHOWN]
-        lines.append([f"`{method}`", *(f"{d:+.3f} [{low:+.3f}, {high:+.3f}]" for d, low, high in found)])
+    for method in methods:
+        lines.append([f"`{method}`", *(_shown(tests[method, key], adjusted[method, key]) for key in SHOWN)])
     return _table(lines)
+
+
+def _shown(test: PairedTest, p_value: float | None) -> str:
+    chance = "" if p_value is not None and p_value < 0.05 else " (n.s.)"
+    return f"{test.difference:+.3f} [{test.low:+.3f}, {test.high:+.3f}]{chance}"
 
 
 def by_task(study: Study) -> str:
@@ -162,37 +167,27 @@ def matched(study: Study) -> str:
 
 
 TABLES: dict[str, Callable[[Study], str]] = {
-    "headline": headline, "differences": differences, "by task": by_task, "post-hoc": post_hoc, "shift": shift,
+    "headline": headline, "differences": differences, "by-task": by_task, "post-hoc": post_hoc, "shift": shift,
     "detection": detection, "matched": matched,
 }  # fmt: skip
 
 
-def _difference(study: Study, method: str, key: str) -> tuple[float, float, float]:
-    function = metric(key).function
-    rng = np.random.default_rng(0)
-    pairs = {
-        run: [
-            [study.predictions(run, name, seed, "test") for name in (method, BASELINE)]
-            for seed in study.seeds(run, method)
-            if seed in study.seeds(run, BASELINE)
-        ]
-        for run in study.runs
-    }
+def _difference(study: Study, method: str, key: str) -> PairedTest:
+    """Method minus baseline: over the seeds and rows of each task, then over tasks."""
+    return mean_of_tests([_difference_on(study, run, method, key).to_json() for run in study.runs])
 
-    def mean(draw: bool) -> float:
-        tasks = []
-        for members in pairs.values():
-            n = members[0][0].labels.size
-            rows = rng.integers(n, size=n) if draw else np.arange(n)
-            chosen = rng.integers(len(members), size=len(members)) if draw else range(len(members))
-            gaps = [np.subtract(*(function(p.labels[rows], logits=p.logits[rows]) for p in members[i])) for i in chosen]
-            tasks.append(float(np.mean(gaps)))
-        return statistics.fmean(tasks)
 
-    value, drawn = mean(draw=False), [mean(draw=True) for _ in range(N_RESAMPLES)]
-    # Basic bootstrap: a resample is to the sample as the sample is to the truth.
-    low, high = np.quantile(drawn, [0.975, 0.025])
-    return value, 2 * value - low, 2 * value - high
+def _difference_on(study: Study, run: str, method: str, key: str) -> PairedTest:
+    seeds = [seed for seed in study.seeds(run, method) if seed in study.seeds(run, BASELINE)]
+    both = [
+        [_measured(study.predictions(run, name, seed, "test"), key) for seed in seeds] for name in (method, BASELINE)
+    ]
+    return compare_measured(*both)
+
+
+def _measured(predictions: Predictions, key: str) -> Measured:
+    wanted = {key: (metric(key), {})}
+    return measure(wanted, predictions.labels, predictions.probabilities(), n_resamples=N_RESAMPLES, seed=0)[key]
 
 
 def _shifted(study: Study) -> list[str]:
@@ -248,20 +243,11 @@ def _table(lines: list[list[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
-def fill(page: str, study: Study) -> str:
-    """The page with every named table made anew."""
-
-    def made(match: re.Match[str]) -> str:
-        return f"<!-- table: {match[1]} -->\n{TABLES[match[1]](study)}<!-- end -->"
-
-    return re.sub(r"<!-- table: ([\w -]+) -->\n.*?<!-- end -->", made, page, flags=re.DOTALL)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    parser.add_argument("page", type=Path)
-    arguments = parser.parse_args()
-    page = arguments.page.read_text(encoding="utf-8")
-    write_text(arguments.page, fill(page, Study.read(arguments.folder)))
-    print(f"{arguments.page}: {len(re.findall('<!-- table: ', page))} tables")
+    folder = parser.parse_args().folder
+    found = Study.read(folder)
+    for name, make in TABLES.items():
+        write_text(folder / "tables" / f"{name}.md", make(found))
+    print(f"{len(TABLES)} tables in {folder / 'tables'}")
