@@ -222,6 +222,35 @@ bad/p_good.csv --json inputs/reviews.csv/x.json | inputs/reviews.csv
 bad/p_good.csv --report inputs | inputs
 """
 
+IN_USE = f"""
+export absent --onnx out | absent
+export {MODEL} | --onnx
+export {MODEL} --onnx inputs/reviews.csv | inputs/reviews.csv
+export {MODEL} --onnx inputs | inputs
+export {MODEL} --onnx out --on absent.csv | absent.csv
+export {MODEL} --onnx out --on inputs/reviews.csv --label-column mood | 'mood'
+export bad/pickled --onnx out | bad/pickled
+export bad/odd_calibrator --onnx out | calibrator.json
+push absent me/films | absent
+push {MODEL} films | USER/NAME
+push bad/empty_folder me/films | bad/empty_folder
+stress {MODEL} | --on
+stress absent --on inputs/reviews.csv | absent
+stress {MODEL} --on absent.csv | absent.csv
+stress {MODEL} --on inputs/reviews.csv --changes typo | 'typo' | typos
+stress {MODEL} --on inputs/reviews.csv --suite bad/list.yaml | list.yaml
+stress {MODEL} --on inputs/reviews.csv --suite absent.yaml | absent.yaml
+stress {MODEL} --on bad/no_label.csv | label
+stress {MODEL} --on inputs/reviews.csv --report inputs/reviews.csv | inputs/reviews.csv
+watch absent {TEST} | absent
+watch {MODEL} {TEST} | 24 labelled rows
+watch {MODEL} {TEST} --every 1y | 1y
+watch {MODEL} {TEST} --reference done/predictions/hidden-seed1/train.parquet | train.parquet
+watch {MODEL} {TEST} --false-alarms 2 | --false-alarms
+watch {MODEL} {TEST} --reference bad/p_good.csv | p_good.csv
+watch {MODEL} {TEST} --json {TEST} | test.parquet
+"""
+
 OTHERS = f"""
 predict absent inputs/reviews.csv -o out.csv | absent
 predict inputs/reviews.csv inputs/reviews.csv -o out.csv | inputs/reviews.csv
@@ -312,6 +341,7 @@ CASES: list[BadInput] = [
     *_cases(f"run {RUN} --output out --train", FILES),
     *_cases("evaluate", JUDGED),
     *_cases("", OTHERS),
+    *_cases("", IN_USE),
 ]
 
 

@@ -96,7 +96,7 @@ def windows_of(log: Log, *, every: str | None = None, n_rows: int | None = None)
 
 
 def _by_time(log: Log, times: np.ndarray, every: str) -> Iterator[Window]:
-    step = _seconds(every)
+    step = seconds_of(every)
     numbers = np.floor(times / step)
     for number in np.unique(numbers):
         start = datetime.datetime.fromtimestamp(number * step, datetime.timezone.utc)
@@ -104,7 +104,8 @@ def _by_time(log: Log, times: np.ndarray, every: str) -> Iterator[Window]:
         yield Window(name, log.take(np.flatnonzero(numbers == number)))
 
 
-def _seconds(every: str) -> int:
+def seconds_of(every: str) -> int:
+    """The length of a window: "6h" is 21600."""
     found = re.fullmatch(r"(\d+)([mhdw])", every)
     if not found or not int(found[1]):
         raise EbmcalError(f"--every takes a number and m, h, d or w, as in 6h or 1d; {every!r} came.")

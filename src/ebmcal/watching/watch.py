@@ -21,7 +21,7 @@ import numpy as np
 
 from ebmcal.calibrators import attached
 from ebmcal.calibrators.fitting_rows import FittedOnJudgedRows
-from ebmcal.calibrators.in_model import model_folder
+from ebmcal.calibrators.in_model import label_names, model_folder
 from ebmcal.decisions import Rule, attached_rule
 from ebmcal.decisions.conformal import kept_energies, p_values
 from ebmcal.errors import EbmcalError
@@ -33,7 +33,7 @@ from ebmcal.runfolder import cell_of_model
 from ebmcal.tables import Sheet
 from ebmcal.watching.drift import LEAST_ROWS, TESTS, holm
 from ebmcal.watching.expecting import expect
-from ebmcal.watching.log import Log, Window, read_log, windows_of, with_labels
+from ebmcal.watching.log import Log, Window, read_log, seconds_of, windows_of, with_labels
 from ebmcal.watching.page import window_table, write_page
 
 Source = str | PathLike[str]
@@ -93,6 +93,7 @@ def watch(
         ebmcal.watch("model", "log.parquet", every="1d").report("watch.html")
     """
     _check(false_alarms, least_accuracy, n_windows)
+    seconds_of(every or "1d")
     folder = model_folder(Path(model).expanduser())
     known, name = _reference(folder, reference)
     paths = [log] if isinstance(log, str | PathLike) else list(log)
@@ -134,7 +135,10 @@ def _reference(folder: Path, given: Source | Predictions | None) -> tuple[Predic
         given = path
     elif not isinstance(given, Predictions):
         name = Path(given).name
-    rows = given if isinstance(given, Predictions) else Predictions.read(given)
+    names = label_names(folder)
+    rows = given if isinstance(given, Predictions) else Predictions.read(given, label_names=names)
+    if rows.meta.get("split") == "train":
+        raise EbmcalError(f"{name} is of rows that the model was trained on, where it is too good. Give others.")
     n_labelled = int((rows.labels >= 0).sum())
     if n_labelled < LEAST_ROWS:
         raise EbmcalError(f"{name} has {n_labelled} labelled rows; {LEAST_ROWS} are needed at least.")
