@@ -23,6 +23,7 @@ EVALUATION = {
     "evaluation", "tasks", "data", "errors", "progress", "config", "recipe", "advice", "mixing", "decisions",
     "ensembles", "multilabel",
     "watching",
+    "histograms",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

@@ -54,6 +54,9 @@ COMMANDS: dict[str, Command] = {
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
     "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
     "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
+    "playground": Command(
+        "playground:playground", "A page to try a model on, beside a baseline.", USE, SERVING, extra="serve"
+    ),
     "serve": Command("serve:serve", "A model over HTTP, requests in packed batches.", USE, SERVING, extra="serve"),
     "stress": Command("stress:stress", "A model on changed texts: typos, cuts, negation …", JUDGE, TRAINING),
     "watch": Command("watch:watch", "A log of predictions: accuracy to expect, drift, unusual texts.", USE),

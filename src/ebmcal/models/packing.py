@@ -82,6 +82,13 @@ def packed_attention(
     causal = bool(getattr(module, "is_causal", False) if is_causal is None else is_causal)
     if position_bias is None and (kernel := varlen_kernel(query)):
         return _attend_varlen(kernel, (query, key, value), groups, dropout, scaling, causal), None
+    if len(groups) == 1 and groups[0][1] == groups[0][2]:  # one text: there is nothing to take apart
+        bias = None if position_bias is None else position_bias[..., : groups[0][2], : groups[0][2]]
+        grouped = query.shape[1] != key.shape[1]
+        alone = F.scaled_dot_product_attention(
+            query, key, value, bias, dropout_p=dropout, is_causal=causal, scale=scaling, enable_gqa=grouped
+        )
+        return alone.transpose(1, 2), None
     sizes = [stop - start for start, stop, _ in groups]
     # split, not slices: the gradient of n slices would be n tensors of the full size.
     parts = zip(*(x[0].split(sizes, dim=1) for x in (query, key, value)), strict=True)

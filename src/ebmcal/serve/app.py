@@ -151,11 +151,11 @@ def _add_state(app: FastAPI, service: Service) -> None:
     async def readyz() -> Response:
         return state(service.unready())
 
-    @app.get("/metrics", response_class=PlainTextResponse, summary="Figures for Prometheus", **_guarded(service))
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Figures for Prometheus", **guarded(service))
     async def metrics() -> Response:
         return Response(service.counters.text(), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models", response_model=ModelList, summary="What is served", **_guarded(service))
+    @app.get("/v1/models", response_model=ModelList, summary="What is served", **guarded(service))
     async def models() -> ModelList:
         return ModelList(models=[ModelFacts(name=name, **a.describe()) for name, a in service.models.items()])
 
@@ -179,15 +179,15 @@ def _add_classify(app: FastAPI, service: Service) -> None:
         status: {"model": Trouble, "description": text} for status, text in REFUSALS.items()
     }
     body = {"required": True, "content": {"application/json": {"schema": {"$ref": f"{REF}Question"}}}}
-    guarded = _guarded(service)
-    guarded["responses"] = guarded.get("responses", {}) | refusals
+    asking = guarded(service)
+    asking["responses"] = asking.get("responses", {}) | refusals
 
     @app.post(
         "/v1/classify",
         response_model=Answers,
         summary="Label, probabilities, energy and decision of texts",
         openapi_extra={"requestBody": body},
-        **guarded,
+        **asking,
     )
     async def classify(request: Request) -> Response:
         async def answer() -> Response:
@@ -216,7 +216,7 @@ def _document(app: FastAPI, question: type[BaseModel]) -> dict[str, Any]:
     return app.openapi_schema
 
 
-def _guarded(service: Service) -> dict[str, Any]:
+def guarded(service: Service) -> dict[str, Any]:
     """What a route needs to ask for the key; nothing where there is none."""
     if service.api_key is None:
         return {}
