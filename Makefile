@@ -51,6 +51,7 @@ study: $(READY)
 	$(BIN)/python benchmarks/study.py results/study $(STUDY)
 	$(BIN)/python benchmarks/study.py results/noise $(STUDY)
 	$(BIN)/python benchmarks/study_tables.py results/study
+	$(BIN)/python docs/_site/readme.py
 
 # The documentation site, in site/: no network, and every warning is an error.
 docs: $(READY)

@@ -19,7 +19,7 @@ from pathlib import Path
 from jinja2 import Environment, StrictUndefined
 
 ROOT = Path(__file__).parents[2]
-FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+FENCE = re.compile(r"^```(?!text\b).*?^```", re.M | re.S)  # a fence of text may hold a template
 
 
 def fill(markdown, where):
@@ -185,7 +185,9 @@ def _environment():
         undefined=StrictUndefined, comment_start_string="{##", trim_blocks=True, keep_trailing_newline=True
     )
     functions = (
+        short,
         read_json,
+        read_rows,
         json_value,
         run_value,
         run_table,

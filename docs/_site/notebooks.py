@@ -6,7 +6,7 @@ import figures
 import outputs
 
 #: Pages that are notebooks as well.
-PAGES = ("tutorials/judging.md",)
+PAGES = ("tutorials/judging.md", "tutorials/own-data.md")
 
 
 def notebook(page):

@@ -48,7 +48,8 @@ def show(markdown, page):
         if "hide" in match[2]:
             return ""
         if cell["output"] and "quiet" not in match[2]:
-            shown += f'\n\n<div class="output" markdown>\n\n```text\n{cell["output"].rstrip()}\n```\n\n</div>'
+            form = "output" if "─" in cell["output"] else "output wrap"  # tables keep their lines
+            shown += f'\n\n<div class="{form}" markdown>\n\n```text\n{cell["output"].rstrip()}\n```\n\n</div>'
         return shown + "".join(f'\n\n<figure class="picture">{svg}</figure>' for svg in cell["pictures"])
 
     return FENCE.sub(under, markdown)
@@ -108,7 +109,9 @@ def main(pages):
 
     for page in pages or sorted(str(p.relative_to(DOCS)) for p in DOCS.rglob("*.md") if cells(p.read_text("utf-8"))):
         with tempfile.TemporaryDirectory() as folder:
-            ran = run_page(page, Path(folder).resolve())
+            place = Path(folder).resolve() / "texts"  # a task without a name is called like its folder
+            place.mkdir()
+            ran = run_page(page, place)
         kept_file(page).parent.mkdir(exist_ok=True)
         kept_file(page).write_text(json.dumps(ran, indent=1, ensure_ascii=False) + "\n", "utf-8")
         if page in notebooks.PAGES:

@@ -17,11 +17,9 @@ from ebmcal.config import AUTO_METHODS, RunConfig
 MODULES = {
     "Metrics": ("ebmcal.metrics", "Every metric takes `labels` [n] and `probs` or `logits` [n, C]; none needs torch."),
     "Calibrators": ("ebmcal.calibrators", "Fitted on held-out logits [n, C] and labels [n]; they give probabilities."),
+    "Decisions": ("ebmcal.decisions", "Rules with a promise, fitted on held-out predictions; no torch."),
     "Plots": ("ebmcal.plots", "`prepare_…` computes plain data, `draw_…` draws it on axes and returns them."),
-    "Tables": ("ebmcal.tables", "Tables of a run's document, as Markdown, LaTeX, JSON or for the terminal."),
     "Reports": ("ebmcal.report", "One HTML file that loads nothing."),
-    "Data": ("ebmcal.data", "What is read, and the splits of it."),
-    "Benchmarks": ("ebmcal.benchmark", "Tasks × methods × seeds."),
 }
 
 
@@ -64,7 +62,7 @@ def _command(name):
     settings = [p for p in shown if p.name in RunConfig.model_fields and p.rich_help_panel]
     takes_all = len(settings) == len(RunConfig.model_fields)
     rows = [_option(p) for p in shown if not (takes_all and p in settings)]
-    needs = "Needs `ebmcal[train]`." if entry.needs else "Needs no torch."
+    needs = f"Needs `ebmcal[{entry.extra}]`." if entry.needs else "Needs no torch."
     parts = [f"### ebmcal {name}", f"{entry.help} {needs}", table(["option", "default", ""], rows) if rows else ""]
     if takes_all:
         parts.append("And every [setting of a run](settings.md) as an option.")
@@ -127,6 +125,8 @@ def _allowed(field):
 def choices():
     """Every table of choices."""
     from ebmcal.calibrators import CALIBRATORS
+    from ebmcal.decisions.conformal import SETS
+    from ebmcal.decisions.scores import SCORES
     from ebmcal.metrics import METRICS
     from ebmcal.models.energies import ENERGIES
     from ebmcal.noise.masking import MODES
@@ -181,6 +181,11 @@ def choices():
         table(["source", "what is masked", "how it is laid out"], modes),
         "## Calibrators",
         table(["name", "settings and their defaults", ""], calibrators),
+        "## Rules",
+        table(
+            ["`ebmcal decide`", "allowed"],
+            [("`--score`", ", ".join(f"`{n}`" for n in SCORES)), ("`--sets`", ", ".join(f"`{n}`" for n in SETS))],
+        ),
         "## Metrics",
         table(["name", "as tables show it", "better", "range", ""], metrics),
         "## Tasks",

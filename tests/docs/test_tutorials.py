@@ -20,7 +20,7 @@ QUICK = {"decide.md"}
 
 
 def test_there_are_tutorials():
-    assert len([page for page in PAGES if page.startswith("tutorials/")]) >= 2
+    assert len([page for page in PAGES if page.startswith("tutorials/")]) >= 6
 
 
 @pytest.mark.parametrize("page", PAGES)
