@@ -10,16 +10,18 @@ import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from serving import save_classifier
+from overload import overload
 
 from ebmcal.cli import main
 from ebmcal.model import load
+from serving import save_classifier
 from tiny_models import SENTENCES
 
 WAIT = 120  # seconds; the machine may be busy
@@ -139,6 +141,18 @@ def _waiting(port):
     text = connection.getresponse().read().decode()
     connection.close()
     return float(re.search(r"ebmcal_queue_texts{.*} (\S+)", text).group(1))
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
+@pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=pytest.mark.slow)])
+def test_over_its_capacity_it_answers_rightly_or_says_429(folder, seconds):
+    """And its memory stays flat. Ten minutes: the slow version, or `tests/serve/overload.py`."""
+    found = overload(folder, seconds)
+    assert set(found["statuses"]) == {200, 429}
+    assert found["statuses"][200] > 5 * seconds
+    assert found["asked_for_each_answer"] > 1.2
+    assert found["wrong"] == 0
+    assert found["mb"][-1] < found["mb"][0] + 30
 
 
 # What is refused before anything is served
