@@ -242,6 +242,20 @@ stress {MODEL} --on inputs/reviews.csv --suite bad/list.yaml | list.yaml
 stress {MODEL} --on inputs/reviews.csv --suite absent.yaml | absent.yaml
 stress {MODEL} --on bad/no_label.csv | label
 stress {MODEL} --on inputs/reviews.csv --report inputs/reviews.csv | inputs/reviews.csv
+serve | model
+serve absent --port 0 | absent
+serve bad/empty_folder --port 0 | bad/empty_folder
+serve bad/pickled --port 0 | bad/pickled
+serve bad/broken_weights --port 0 | bad/broken_weights
+serve bad/no_tokenizer --port 0 | bad/no_tokenizer
+serve bad/broken_calibrator --port 0 | calibrator.json
+serve {MODEL} --port 70000 | 70000
+serve {MODEL} --port 0 --host nowhere.invalid | nowhere.invalid
+serve {MODEL} --port 0 --max-texts 0 --timeout -1 | max_texts
+serve {MODEL} --port 0 --max-texts 9 --max-queue 8 | max_queue
+playground absent --port 0 | absent
+playground {MODEL} absent --port 0 | absent
+playground {MODEL} --port 70000 | 70000
 watch absent {TEST} | absent
 watch {MODEL} {TEST} | 24 labelled rows
 watch {MODEL} {TEST} --every 1y | 1y

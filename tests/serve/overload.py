@@ -91,8 +91,8 @@ async def _connect(port):
 
 async def _classify(reader, writer, text):
     body = json.dumps({"inputs": text}).encode()
-    head = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    writer.write(head.encode() + body)
+    head = f"POST /v1/classify HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    writer.write(f"{head}\r\n\r\n".encode() + body)
     head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
     length = int(re.search(r"content-length: (\d+)", head).group(1))
     status = int(head.split(" ", 2)[1])
