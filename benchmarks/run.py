@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("metrics", "calibrators", "training", "sampling", "step_memory")
+SCRIPTS = ("metrics", "calibrators", "training", "sampling", "step_memory", "serving")
 KEPT = ("name", "ratio", "goal", "reference")
 
 
