@@ -24,6 +24,12 @@ import numpy as np
 import yaml
 
 import ebmcal
+from ebmcal.metrics import ood_detection
+from ebmcal.metrics.distances import DISTANCES
+from ebmcal.models.loading import load_encoder, load_tokenizer
+from ebmcal.models.packing import use_packing
+from ebmcal.models.scoring import features
+from ebmcal.models.tokens import tokenize_in_memory
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import RunFolder
 from ebmcal.storage.atomic import read_json, write_text
@@ -63,6 +69,42 @@ def predict_shifted(folder: Path) -> None:
                 found.write(place / f"shift_{key}.parquet")
 
 
+def measure_untouched(folder: Path) -> None:
+    """AUROC of telling shifted texts from test texts by their distance from the training texts, before any training."""
+    if not (folder / "shift.yaml").exists():
+        return
+    spec, shift = (yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("study", "shift"))
+    encoder, tokenizer = load_encoder(spec["encoder"], ("0", "1")), load_tokenizer(spec["encoder"])
+    use_packing(encoder)
+
+    def features_of(texts: list[Any]) -> np.ndarray:
+        rows = [text if isinstance(text, tuple) else (text, None) for text in texts]
+        return features(encoder, tokenize_in_memory(rows, tokenizer, spec["max_length"]))
+
+    lines = []
+    for name, files in shift["files"].items():
+        run = RunFolder(Path(spec["output"]) / name)
+        if not files or not run.metrics.exists():
+            continue
+        train, test = (Predictions.read(run.predictions(run.cells()[0], split)) for split in ("train", "test"))
+        known, own = features_of(list(train.texts)), features_of(list(test.texts))
+        others = {key: features_of(_sample(Path(path), shift["rows"])[0]) for key, path in files.items()}
+        for score, fit in DISTANCES.items():
+            distance = fit(known, train.labels)
+            for key, found in others.items():
+                auroc = ood_detection(-distance(own), -distance(found))["auroc"]
+                lines.append({"run": name, "texts": key, "score": score, "auroc": auroc})
+    _write_csv(folder / "untouched.csv", lines)
+
+
+def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+    columns = list(dict.fromkeys(key for row in rows for key in row))
+    with open(path, "w", newline="", encoding="utf-8") as handle:
+        writer = csv.DictWriter(handle, columns)
+        writer.writeheader()
+        writer.writerows(rows)
+
+
 def _sample(path: Path, n_rows: int) -> tuple[list[str], np.ndarray]:
     """Texts of a CSV file and their labels, the numbers of the classes; -1 where there are none."""
     with open(path, newline="", encoding="utf-8") as handle:
@@ -80,11 +122,7 @@ def gather(folder: Path) -> None:
     rows = [row for name, run in found.items() for row in _rows(name, run)]
     if not rows:
         sys.exit(f"No finished run below {spec['output']}.")
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with open(folder / "cells.csv", "w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+    _write_csv(folder / "cells.csv", rows)
     write_text(folder / "table.md", table(rows))
     for name, run in found.items():
         _keep_predictions(run, folder / "predictions" / name)
@@ -168,5 +206,6 @@ if __name__ == "__main__":
     code = 0 if arguments.gather else run(arguments.folder, ["--only", arguments.only] if arguments.only else [])
     if not arguments.gather:
         predict_shifted(arguments.folder)
+        measure_untouched(arguments.folder)
     gather(arguments.folder)
     sys.exit(code)

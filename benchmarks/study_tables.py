@@ -135,21 +135,26 @@ def shift(study: Study) -> str:
 
 
 def detection(study: Study) -> str:
-    """Telling test texts from texts of elsewhere: AUROC by scores of the model itself, over tasks and seeds."""
-    kinds = ("energy", "max_prob", "entropy")
+    """Telling test texts from texts of elsewhere: AUROC by scores of the models, and by distances before training."""
     names = _shifted(study)
-    lines = [["method", *(f"{name} by {kind}" for name in names for kind in kinds)]]
-    for method in study.methods:
-        figures = []
-        for name in names:
-            cells = [
-                (study.predictions(*where, "test"), shifted) for where, shifted in _places_with(study, method, name)
-            ]
-            for kind in kinds:
-                found = [_auroc(kind, test, shifted) for test, shifted in cells]
-                figures.append(_number(statistics.fmean(found)) if found else "")
-        lines.append([f"`{method}`", *figures])
+    lines = [["score", *(name.removeprefix("shift_") for name in names)]]
+    for kind, title in {"energy": "energy", "max_prob": "largest probability"}.items():
+        for method in study.methods:
+            lines.append([f"{title}, `{method}`", *(_mean_auroc(study, method, name, kind) for name in names)])
+    with open(study.folder / "untouched.csv", newline="", encoding="utf-8") as handle:
+        found = list(csv.DictReader(handle))
+    for kind, title in {"mahalanobis": "Mahalanobis", "knn": "kNN"}.items():
+        figures = [
+            [float(r["auroc"]) for r in found if (r["score"], f"shift_{r['texts']}") == (kind, n)] for n in names
+        ]
+        lines.append([f"{title}, untouched encoder", *(_number(statistics.fmean(values)) for values in figures)])
     return _table(lines)
+
+
+def _mean_auroc(study: Study, method: str, name: str, kind: str) -> str:
+    """Over tasks and seeds."""
+    cells = [(study.predictions(*where, "test"), shifted) for where, shifted in _places_with(study, method, name)]
+    return _number(statistics.fmean(_auroc(kind, *cell) for cell in cells)) if cells else ""
 
 
 def matched(study: Study) -> str:
