@@ -213,7 +213,7 @@ def _cells_with(study: Study, method: str, name: str) -> Iterable[tuple[Predicti
 
 def _figures(predictions: Predictions) -> list[float]:
     keys = ("accuracy", "ece_classwise", "nll")
-    return [float(metric(key).function(predictions.labels, logits=predictions.logits)) for key in keys]
+    return [float(metric(key).function(predictions.labels, probs=predictions.probabilities())) for key in keys]
 
 
 def _auroc(kind: str, test: Predictions, other: Predictions) -> float:
