@@ -130,7 +130,8 @@ def shift(study: Study) -> str:
             raw = [_figures(shifted) for _, shifted in cells]
             mended = [_figures(make_calibrator("temperature").fit_predictions(c).apply(s)) for c, s in cells]
             columns = [*zip(*raw, strict=True), *list(zip(*mended, strict=True))[1:]]
-            lines.append([name, f"`{method}`", *(_number(statistics.fmean(column)) for column in columns)])
+            figures = [_number(statistics.fmean(column)) for column in columns]
+            lines.append([name.removeprefix("shift_"), f"`{method}`", *figures])
     return _table(lines)
 
 
