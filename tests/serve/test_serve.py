@@ -12,13 +12,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from serving import NAMES, call, fitted_temperature, running, save_classifier
-
 from ebmcal.calibrators import attach
 from ebmcal.decisions import attached_rule, decide
 from ebmcal.errors import EbmcalError
 from ebmcal.model import load
 from ebmcal.serve import Limits, create_app
+from serving import NAMES, call, fitted_temperature, running, save_classifier
 from tiny_models import SENTENCES
 
 

@@ -8,10 +8,10 @@ pytest.importorskip("schemathesis")
 
 import schemathesis
 from hypothesis import HealthCheck, given, settings
-from serving import running, save_classifier
 
 from ebmcal.model import load
 from ebmcal.serve import Limits, create_app
+from serving import running, save_classifier
 
 LIMITS = Limits(max_texts=8, max_characters=200)  # 413 is no refusal to schemathesis: bodies stay below its limit
 ROUTES = [("/v1/classify", "post"), ("/v1/models", "get"), ("/healthz", "get"), ("/readyz", "get"), ("/metrics", "get")]
