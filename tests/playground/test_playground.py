@@ -97,8 +97,14 @@ def test_the_page_is_one_site_of_its_own(app):
 # Files
 
 
-def report(app, content, kind="text/csv"):
-    return call(app, "POST", "/playground/report", content=content, headers={"content-type": kind})
+def report(app, content):
+    """The report of a file, or the refusal."""
+    made = call(app, "POST", "/playground/report", content=content, headers={"content-type": "text/csv"})
+    return call(app, "GET", f"/{made.json()['report']}") if made.status_code == 200 else made
+
+
+def test_only_reports_that_were_made_are_there(app):
+    assert call(app, "GET", "/playground/report/x").status_code == 404
 
 
 def test_a_file_of_labelled_texts_gets_its_report(app):

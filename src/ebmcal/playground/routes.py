@@ -1,6 +1,7 @@
 """The routes of the playground, added to the app of `ebmcal.serve`; and the process around it."""
 
 import asyncio
+import secrets
 import warnings
 from collections.abc import Callable
 from importlib import resources
@@ -19,9 +20,9 @@ from ebmcal.serve.app import Refusal, Service, create_app, guarded, in_time, rea
 from ebmcal.serve.limits import Limits
 from ebmcal.serve.running import address, api_key, bound, named_models, run_app
 
-#: What the page may do: use what this server sends, and show a report that it has made in a frame.
+#: What the page may do: use what this server sends, and show a report of it in a frame.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src blob:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FILES = {"/": "text/html", "/playground.css": "text/css", "/playground.js": "text/javascript"}
@@ -29,6 +30,7 @@ FILES = {"/": "text/html", "/playground.css": "text/css", "/playground.js": "tex
 #: A larger batch than a server's: the variants of one text are to be one batch. A larger body: files.
 LIMITS = Limits(max_body=5_000_000, batch_tokens=8192)
 REPORT_SECONDS = 600.0
+KEPT_REPORTS = 8
 
 
 class Text(BaseModel):
@@ -86,6 +88,7 @@ def add_playground(app: FastAPI, service: Service) -> None:
 
         return await in_time(answer(), service.limits.timeout)
 
+    reports: dict[str, str] = {}
     one_at_a_time = asyncio.Lock()  # pictures are drawn in a thread, and matplotlib has state
 
     @app.post("/playground/report", **hidden)
@@ -94,12 +97,22 @@ def add_playground(app: FastAPI, service: Service) -> None:
             content = await read_body(request, "text/csv", service.limits)
             async with one_at_a_time:
                 try:
-                    named = await predictions_of(service, content)
-                    return HTMLResponse(await asyncio.to_thread(_quietly, named))
+                    html = await asyncio.to_thread(_quietly, await predictions_of(service, content))
                 except EbmcalError as error:
                     raise Refusal(422, str(error)) from error
+            name = secrets.token_urlsafe(16)
+            reports[name] = html
+            while len(reports) > KEPT_REPORTS:
+                del reports[next(iter(reports))]
+            return JSONResponse({"report": f"playground/report/{name}"})
 
         return await in_time(answer(), REPORT_SECONDS)
+
+    @app.get("/playground/report/{name}", include_in_schema=False)  # a frame brings no key: the name is a secret
+    async def kept_report(name: str) -> Response:
+        if name not in reports:
+            raise Refusal(404, "There is no such report any more. Make it again.")
+        return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
 
 
 def _shown(splits: list[str]) -> list[str]:

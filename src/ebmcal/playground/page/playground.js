@@ -232,9 +232,8 @@ async function report(event) {
   try {
     const content = $("file").files.length ? await $("file").files[0].text() : $("pasted").value;
     if (!content.trim()) throw new Error("Choose a file or paste its text.");
-    const page = await (await ask("playground/report", content, "text/csv")).blob();
-    const address = URL.createObjectURL(page);
-    $("report").src = $("save").href = address;
+    const made = await (await ask("playground/report", content, "text/csv")).json();
+    $("report").src = $("save").href = made.report;
     $("report").hidden = $("save").hidden = false;
     say($("file-status"), "");
     $("report").scrollIntoView({ block: "nearest" });
