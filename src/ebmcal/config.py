@@ -281,7 +281,7 @@ def _noise_entries(text: str) -> list[str]:
 
 def _names_a_file(entry: str) -> bool:
     of = entry.strip().partition(":")[2]
-    return any(name and Path(name).expanduser().exists() for name in (of, of.rpartition(" ")[0]))
+    return any("," in name and Path(name).expanduser().exists() for name in (of, of.rpartition(" ")[0]))
 
 
 def _noise_entry(text: str) -> tuple[str, str, float | None]:
@@ -406,7 +406,7 @@ class _OnceLoader(yaml.SafeLoader):
 def read_yaml(path: Path) -> dict[str, Any]:
     """The settings in a YAML file; dashes in their names are underscores."""
     try:
-        values = yaml.load(path.read_text(encoding="utf-8"), _OnceLoader)  # a SafeLoader
+        values = _OnceLoader(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError as error:
         raise EbmcalError(f"The config file {path} does not exist.") from error
     except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:

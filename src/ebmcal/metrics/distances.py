@@ -19,7 +19,7 @@ def fit_mahalanobis(features: np.ndarray, labels: np.ndarray) -> Distance:
 
     >>> distance = fit_mahalanobis(np.array([[0.0, 1], [0, -1], [4, 1], [4, -1]]), np.array([0, 0, 1, 1]))
     >>> distance(np.array([[0.0, 0], [2, 0]])).round(1).tolist()
-    [0.0, 4.0]
+    [0.0, 10.0]
     """
     x = features.astype(np.float64)
     classes = np.unique(labels)

@@ -77,6 +77,7 @@ class Batcher:
     >>> upper.submit([("a", None), ("b", None)]).result()
     ['A', 'B']
     >>> upper.close()
+    True
     """
 
     def __init__(
