@@ -144,7 +144,7 @@ def _waiting(port):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize("seconds", [6, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seconds", [3, pytest.param(600, marks=pytest.mark.slow)])
 def test_over_its_capacity_it_answers_rightly_or_says_429(folder, seconds):
     """And its memory stays flat. Ten minutes: the slow version, or `tests/serve/overload.py`."""
     found = overload(folder, seconds)
