@@ -7,7 +7,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ebmcal.calibrators import Isotonic, TemperatureScaling, attach
+from ebmcal.calibrators import Isotonic, TemperatureScaling, attach, make_calibrator
+from ebmcal.cli.calibrate import calibrate
 from ebmcal.cli.decide import decide
 from ebmcal.decisions import RULE_FILE, Rule, attached_rule
 from ebmcal.errors import EbmcalError
@@ -101,6 +102,26 @@ def test_rows_that_taught_the_calibrator(model_dir, on):
     attach(model_dir, Isotonic().fit_predictions(rows()))
     with pytest.raises(EbmcalError, match="taught the model's isotonic calibrator"):
         run(model_dir, "--on", on, *ASKED)
+
+
+def test_a_calibrator_that_reads_energies(model_dir, on):
+    attach(model_dir, make_calibrator("energy-temperature").fit_predictions(rows(seed=1)))
+    run(model_dir, "--on", on, *ASKED)
+    assert attached_rule(model_dir).calibrated_by["name"] == "energy-temperature"
+
+
+def test_what_is_judged_is_held_out_too(model_dir, on, tmp_path):
+    rows(seed=2, meta={"split": "train"}).write(tmp_path / "train.parquet")
+    with pytest.raises(EbmcalError, match="predictions for the training rows"):
+        run(model_dir, "--on", on, *ASKED, "--judge", tmp_path / "train.parquet")
+
+
+def test_calibrating_again_says_that_the_rule_is_void(model_dir, on):
+    run(model_dir, "--on", on, *ASKED)
+    app = typer.Typer()
+    app.command()(calibrate)
+    said = CliRunner().invoke(app, [str(model_dir), "--on", str(on)]).stdout
+    assert "its promise no longer holds" in said
 
 
 def test_a_model_without_a_calibrator(model_dir, on):

@@ -33,7 +33,7 @@ def require_held_out(rows: Predictions, model_dir: Path, where: object, *, allow
         )
     if allow_mismatch:
         return
-    way_out = "give the calibration split's, or allow it (--allow-mismatch, allow_mismatch=True)."
+    way_out = "give the calibration split's (calibrate takes others with --allow-mismatch, allow_mismatch=True)."
     if rows.meta.get("split") == "train":
         raise EbmcalError(
             f"{where} holds predictions for the training rows, on which a model is right too often: {way_out}"

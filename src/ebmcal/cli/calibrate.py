@@ -24,6 +24,7 @@ def calibrate(
     from ebmcal.calibrators import calibrate_folder
     from ebmcal.calibrators.in_model import folded_temperature
     from ebmcal.cli.notices import as_notices
+    from ebmcal.decisions.in_model import RULE_FILE
     from ebmcal.report.model_card import CARD, write_card
 
     with as_notices():
@@ -43,3 +44,5 @@ def calibrate(
         )
     else:
         typer.echo(f"Stored as {kept.path}; ebmcal applies it whenever it loads this model.")
+    if (model_dir / RULE_FILE).exists():
+        typer.echo(f"{RULE_FILE} was fitted before, and its promise no longer holds: fit it again with ebmcal decide.")

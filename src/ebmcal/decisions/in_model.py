@@ -11,6 +11,7 @@ from typing import Any
 
 from ebmcal.calibrators import Calibrator, attached
 from ebmcal.calibrators.base import logits_in
+from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.in_model import (
     folded_temperature,
     held_out_rows,
@@ -138,6 +139,7 @@ def predictions_as_decided(model: Path | None, source: str | PathLike[str]) -> P
     if model is None:
         return Predictions.read(source)
     rows = Predictions.read(source, label_names=label_names(model))
+    require_held_out(rows, model, source)  # training rows or another model's would show what the rule does not do
     return rows if rows.meta.get("calibrator") else _calibrated(rows, attached(model))
 
 
@@ -146,7 +148,7 @@ def _calibrated(rows: Predictions, calibrator: Calibrator | None) -> Predictions
     if calibrator is None:
         return rows
     energies = energies_of(rows) if rows.energies is not None or rows.logits is not None else None
-    probs = calibrator.predict_proba(logits_in(rows))
+    probs = calibrator.predict_proba(logits_in(rows), energies)
     return replace(rows, energies=energies).with_probs(probs, calibrator=calibrator.description)
 
 
