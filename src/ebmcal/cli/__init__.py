@@ -49,7 +49,7 @@ COMMANDS: dict[str, Command] = {
     "noise sample": Command("noise:sample", "Write noise texts into a store.", STAGES, TRAINING, True),
     "noise show": Command("noise:show", "Look at noise: masked input, hidden words, what was written.", STAGES),
     "train": Command("train:train", "Train the models of a run, without predictions, report.", STAGES, TRAINING, True),
-    "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING),
+    "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING, True),
     "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", JUDGE),
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
     "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
