@@ -365,8 +365,9 @@ def _problems(config: RunConfig) -> list[str]:
         for name in config.ood
         if not name.isidentifier()
     ]
-    if config.output and config.output.exists() and not config.output.is_dir():
-        problems.append(f"output {config.output} is a file; give a folder.")
+    for name, place in (("output", config.output), ("cache-dir", config.cache_dir)):
+        if place and place.exists() and not place.is_dir():
+            problems.append(f"{name} {place} is a file; give a folder.")
     if config.steps and config.epochs:
         problems.append("steps and epochs are two ways to say how long to train; give one of them.")
     for find, given in ((find_task, config.task), (parse_noise, config.noise), (check_encoding, config.encoding)):

@@ -6,6 +6,7 @@ among them. They are for looking: nothing is decided by them, and the folder is 
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -24,8 +25,17 @@ def keep_histograms(model_dir: str | Path, named: Mapping[str, Predictions]) -> 
     found = prepare_energy_histogram(named)
     if found is not None:
         shares = {name: values.round(6).tolist() for name, values in found.shares.items()}
-        write_json(Path(model_dir) / FILE_NAME, {"format": FORMAT, "edges": found.edges.tolist(), "shares": shares})
+        content = {"format": FORMAT, "edges": found.edges.tolist(), "shares": shares}
+        if not _holds(Path(model_dir) / FILE_NAME, content):  # what is there already is left alone
+            write_json(Path(model_dir) / FILE_NAME, content)
     return found
+
+
+def _holds(path: Path, content: dict[str, Any]) -> bool:
+    try:
+        return bool(read_json(path) == content)
+    except (EbmcalError, OSError):
+        return False
 
 
 def kept_histograms(model_dir: str | Path) -> EnergyHistogram | None:

@@ -322,7 +322,7 @@ noise show done -n 0 | -n
 noise sample {RUN} --count 0 | --count
 noise sample {RUN} --count -5 | --count
 noise sample {RUN} --store inputs/reviews.csv | inputs/reviews.csv
-noise fit {RUN} --noise-lm-steps 0 | noise-lm-steps
+noise fit {RUN} --noise-lm-steps -1 | noise-lm-steps
 noise fit {RUN} --noise-lm bad/pickled --methods hidden | bad/pickled
 noise fit {RUN} --train bad/one_class.csv | one_class.csv
 train {RUN} | --output

@@ -18,6 +18,7 @@ from ebmcal.calibrators.in_model import FILE_NAME, FOLDED_NAME, folded_temperatu
 from ebmcal.config import ResolvedConfig
 from ebmcal.data import TaskData, Texts
 from ebmcal.errors import EbmcalError
+from ebmcal.histograms import FILE_NAME as HISTOGRAMS
 from ebmcal.histograms import keep_histograms
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
@@ -88,6 +89,7 @@ def finish_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporte
         far = _distances(model, missing, work, reporter)
         for split in missing:
             _predict_split(folder, cell, split, model, work, reporter, far.get(split))
+    if missing or not (model_folder / HISTOGRAMS).exists():  # a model that was made again has none
         keep_histograms(model_folder, {split: Predictions.read(folder.predictions(cell, split)) for split in wanted})
 
 
