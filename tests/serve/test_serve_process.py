@@ -149,7 +149,9 @@ def test_over_its_capacity_it_answers_rightly_or_says_429(folder, seconds):
     """And its memory stays flat. Ten minutes: the slow version, or `tests/serve/overload.py`."""
     found = overload(folder, seconds)
     assert set(found["statuses"]) == {200, 429}
-    assert found["asked_for_each_answer"] > 1  # by how much depends on the machine; it is printed
+    # In three seconds how much more is asked depends on who else has the machine; in ten minutes it does not.
+    assert found["statuses"][200] > (5 * seconds if seconds > 60 else 0)
+    assert found["asked_for_each_answer"] > (1.2 if seconds > 60 else 1)
     assert found["wrong"] == 0
     assert found["mb"][-1] < found["mb"][0] + 30
 
