@@ -19,7 +19,7 @@ from ebmcal.tasks import find_task
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
 METHOD_NAMES = (
     "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "noise-entropy", "cutmix",
-    "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-smoothing",
+    "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy", "hidden-smoothing",
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden-smoothing")

@@ -132,6 +132,7 @@ MIXED = (math.log(2), 0.6)
         ("hidden", {"cross_entropy": PLAIN} | NCE),
         ("hidden-smoothing", {"cross_entropy": SMOOTHED} | NCE),
         ("hidden-cutmix", {"cross_entropy": PLAIN, "mixed_term": MIXED} | NCE),
+        ("hidden-entropy", {"cross_entropy": PLAIN, "uniform_term": (math.log(2), 0.3)} | NCE),
     ],
 )
 def test_terms_by_hand(name, expected):

@@ -14,6 +14,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+from transformers.initialization import no_init_weights
 from transformers.models.auto.modeling_auto import (
     MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
@@ -115,7 +116,8 @@ def _load_gguf(packaged: Packaged) -> tuple[nn.Module, Any]:
         loaded = AutoModelForCausalLM.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
         tokenizer = AutoTokenizer.from_pretrained(packaged.path(), gguf_file=packaged.gguf_file)
     plain = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
-    model = type(loaded)(type(loaded.config).from_dict(plain))
+    with no_init_weights():  # drawing weights that are then replaced takes longer than loading them
+        model = type(loaded)(type(loaded.config).from_dict(plain))
     model.load_state_dict(loaded.state_dict())
     return model, tokenizer
 

@@ -20,7 +20,7 @@ from ebmcal.noise.masking import Ids, Markers, Piece, assemble
 DROP_AT = 0.25
 
 #: New rows are taken in when this share of a batch is left.
-REFILL_AT = 0.5
+REFILL_AT = 0.75
 
 #: Logits in a block of `top_k`.
 BLOCK = 64

@@ -109,6 +109,11 @@ def noise_entropy(rows: Rows, settings: Settings) -> Terms:
     }
 
 
+def joint_entropy(rows: Rows, settings: Settings) -> Terms:
+    """The paper's loss, and uniform labels on the noise."""
+    return noise_entropy(rows, settings) | energy_terms(rows, settings)
+
+
 def cutmix(rows: Rows, settings: Settings) -> Terms:
     """Cross-entropy, and on spliced noise the labels of its parts in their shares (after CutMix, Yun et al. 2019)."""
     terms = plain(rows, settings)
@@ -196,6 +201,7 @@ METHODS: dict[str, Method] = {
     "sharp-hidden": Method("EBM sharp-hidden", "sharp-hidden", joint, uses_noise=True),
     "scaled-hidden": Method("EBM scaled hidden", "scaled-hidden", joint, uses_noise=True),
     "hidden-cutmix": Method("EBM hidden, mixed labels", "hidden", joint_cutmix, uses_noise=True),
+    "hidden-entropy": Method("EBM hidden, uniform labels on noise", "hidden", joint_entropy, uses_noise=True),
     "hidden-smoothing": Method(
         "EBM hidden, label smoothing", "hidden", joint_smoothed, uses_noise=True, terms_without_noise=smoothed
     ),
