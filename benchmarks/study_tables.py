@@ -21,6 +21,7 @@ from ebmcal.metrics.comparing import PairedTest, compare_measured, holm, mean_of
 from ebmcal.metrics.intervals import Measured, measure
 from ebmcal.metrics.registry import metric
 from ebmcal.predictions import Predictions
+from ebmcal.predictions.ensembles import ensemble
 from ebmcal.storage.atomic import write_text
 
 BASELINE = "baseline"
@@ -119,6 +120,22 @@ def post_hoc(study: Study) -> str:
     return _table(lines)
 
 
+def ensembles(study: Study) -> str:
+    """The seeds of a method together, their probabilities averaged: what as many trainings and predictions buy."""
+    lines = [["method", "members", "accuracy", "ECE class-wise", "NLL"]]
+    for method in filter(study.complete, study.methods):
+        members = {run: study.seeds(run, method) for run in study.runs}
+        if min(map(len, members.values())) > 1:
+            figures = [_figures(_together(study, run, method, seeds)) for run, seeds in members.items()]
+            sizes = "–".join(map(str, sorted({len(seeds) for seeds in members.values()})))
+            lines.append([f"`{method}`", sizes, *(_number(statistics.fmean(c)) for c in zip(*figures, strict=True))])
+    return _table(lines)
+
+
+def _together(study: Study, run: str, method: str, seeds: Sequence[str]) -> Predictions:
+    return ensemble([study.predictions(run, method, seed, "test") for seed in seeds])
+
+
 def shift(study: Study) -> str:
     """Texts from elsewhere that have labels: accuracy, class-wise ECE and NLL; temperature as fitted on the task."""
     lines = [["texts", "method", "accuracy", "ECE class-wise", "NLL", "ECE with temperature (dev)", "NLL"]]
@@ -173,8 +190,8 @@ def matched(study: Study) -> str:
 
 
 TABLES: dict[str, Callable[[Study], str]] = {
-    "headline": headline, "differences": differences, "by-task": by_task, "post-hoc": post_hoc, "shift": shift,
-    "detection": detection, "matched": matched,
+    "headline": headline, "differences": differences, "by-task": by_task, "post-hoc": post_hoc,
+    "ensembles": ensembles, "shift": shift, "detection": detection, "matched": matched,
 }  # fmt: skip
 
 

@@ -93,12 +93,14 @@ def run_table(path, metrics, form=".3f", only=None):
 
 
 def cell(path, column, form=".3f", **where):
-    """The mean of a column over the rows of a CSV file that have these values."""
-    found = [row for row in read_rows(path) if all(row[k] == str(v) for k, v in where.items())]
-    values = [float(row[column]) for row in found if row[column]]
-    if not values:
+    """The mean of a column over the rows of a CSV file that have these values; of means, where rows name their run."""
+    runs = {}
+    for row in read_rows(path):
+        if row[column] and all(row[k] == str(v) for k, v in where.items()):
+            runs.setdefault(row.get("run"), []).append(float(row[column]))
+    if not runs:
         raise LookupError(f"{path} has no {column} where {where}")
-    return short(sum(values) / len(values), form)
+    return short(statistics.fmean(map(statistics.fmean, runs.values())), form)
 
 
 def count(path, **where):

@@ -38,7 +38,7 @@ from ebmcal.training.callbacks import last_checkpoint, step_of
 from ebmcal.training.running import run, training_arguments, uses_bf16
 
 #: Steps between two looks at the held-out loss, which must fall by this share for the fitting to go on.
-LOOK_EVERY, MIN_FALL = 20, 0.01
+LOOK_EVERY, MIN_FALL = 10, 0.05
 
 #: Passes over the texts, at most, of a fitting without a number of steps.
 MAX_PASSES = 4
@@ -115,8 +115,8 @@ def _train(
     exact = settings.steps is not None
     args = training_arguments(
         work, n_steps=n_steps, batch_size=settings.batch_size, learning_rate=settings.learning_rate,
-        warmup_steps=max(1, n_steps // 20) if exact else LOOK_EVERY // 4, precision=settings.precision,
-        seed=settings.seed, weight_decay=0.01, save_steps=max(25, n_steps // 4) if exact else 10 * LOOK_EVERY,
+        warmup_steps=max(1, n_steps // 20) if exact else LOOK_EVERY // 2, precision=settings.precision,
+        seed=settings.seed, weight_decay=0.01, save_steps=max(25, n_steps // 4) if exact else 20 * LOOK_EVERY,
         schedule="linear" if exact else "constant_with_warmup",  # where the end is not known, nothing can lead up to it
     )  # fmt: skip
     plan = MaskedTexts(lm, Encoded(lm, train), n_steps * settings.batch_size, settings.seed, train.labels)
@@ -142,7 +142,7 @@ class StopWhenFlat(TrainerCallback):
 def is_flat(history: Sequence[dict[str, float]]) -> bool:
     """Whether the last held-out loss of a log is not clearly below the least of those before.
 
-    >>> is_flat([{HELD_OUT_LOSS: 3.0}, {HELD_OUT_LOSS: 2.0}]), is_flat([{HELD_OUT_LOSS: 2.0}, {HELD_OUT_LOSS: 1.99}])
+    >>> is_flat([{HELD_OUT_LOSS: 3.0}, {HELD_OUT_LOSS: 2.0}]), is_flat([{HELD_OUT_LOSS: 2.0}, {HELD_OUT_LOSS: 1.95}])
     (False, True)
     """
     *earlier, last = [line[HELD_OUT_LOSS] for line in history if HELD_OUT_LOSS in line] or [0.0]
