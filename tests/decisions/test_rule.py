@@ -113,8 +113,14 @@ def test_what_cannot_be_promised(promises, n, words):
 def test_a_model_that_is_wrong_everywhere_gets_no_rows_recommended():
     coin = rows(400)
     coin = Predictions(np.random.default_rng(3).integers(0, 2, 400), NAMES, logits=coin.logits)
-    with pytest.raises(EbmcalError, match=r"more of them would hardly help.*come near to is 0"):
+    with pytest.raises(EbmcalError, match=r"more of them would hardly help.*come near to is 0") as refused:
         fit_rule(coin, max_error=0.1)
+    assert "labelled rows" not in str(refused.value)  # nor does the advice at the end
+
+
+def test_rows_that_are_only_too_few_get_a_number_of_rows_recommended():
+    with pytest.raises(EbmcalError, match=r"about [\d,]+ rows would do.*Give so many labelled rows"):
+        fit_rule(rows(400), max_error=0.01, confidence=0.6)
 
 
 def test_rows_that_may_not_be_used():

@@ -114,15 +114,16 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
     bounds = betaincinv(errors + 1, np.maximum(answered - errors, 1e-9), confidence)
     best = int(np.argmin(bounds))
     needed = _rows_that_would_do(answered[best] / len(scores), errors[best] / answered[best], max_error, confidence)
-    more = (
-        f"If the error stays as it is on these rows, about {max(needed, 2 * len(scores)):,} rows would do."
-        if needed
-        else "No threshold errs clearly less than that on these rows, so more of them would hardly help."
-    )
+    if needed:
+        more = f"If the error stays as it is on these rows, about {max(needed, 2 * len(scores)):,} rows would do."
+        give = "so many labelled rows, a larger max_error (--max-error), or another score (--score)"
+    else:
+        more = "No threshold errs clearly less than that on these rows, so more of them would hardly help."
+        give = "a larger max_error (--max-error), another score (--score), or a better model"
     near = f" The least they could come near to is {bounds[best]:.2g}." if bounds[best] > max_error else ""
     return EbmcalError(
         f"These {len(scores):,} rows cannot promise an error of at most {max_error:g} at confidence {confidence:g}. "
-        f"{more}{near} Give more labelled rows, a larger max_error (--max-error), or another score (--score)."
+        f"{more}{near} Give {give}."
     )
 
 

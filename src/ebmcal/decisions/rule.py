@@ -206,9 +206,9 @@ def _described(rule: Rule) -> list[str]:
         p, name = rule.abstention.promise, rule.abstention.score.name
         where = "always" if p.threshold is None else f"where {REASONS[name]} is at least {p.threshold:.4g}"
         said.append(
-            f"Answers {where}: {p.n_answered / p.n_tested:.1%} of {p.n_tested:,} test rows, {p.n_wrong} of "
-            f"{p.n_answered:,} answers wrong. Promise: at most {p.max_error:.1%} of the answers are wrong, "
-            f"with confidence {p.confidence:g}."
+            f"Answers {where}: {p.n_answered / p.n_tested:.1%} of the {p.n_tested:,} held-out rows that tested it, "
+            f"{p.n_wrong} of {p.n_answered:,} answers wrong. Promise: at most {p.max_error:.1%} of the answers are "
+            f"wrong, with confidence {p.confidence:g}."
         )
     if rule.sets:
         where = "" if rule.sets.kind == "split" else ", in every class"
