@@ -31,6 +31,7 @@ from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint, model_
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
 from ebmcal.models.energies import ENERGIES
+from ebmcal.models.hub import ask_hub
 from ebmcal.models.loading import best_device, check_folder, quiet
 from ebmcal.models.packing import longest_text
 from ebmcal.models.scoring import predict
@@ -51,15 +52,15 @@ COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
 MAX_LENGTH = 512
 
 
-def load(name: str | Path, *, device: str | None = None) -> "Model":
+def load(name: str | Path, *, device: str | None = None, progress: bool = False) -> "Model":
     """The classifier in a folder (of a run, or any sequence classifier that transformers saved), or of a hub name.
 
-    `device` is where it computes: a GPU by default, where there is one.
+    `device` is where it computes: a GPU by default, where there is one. `progress` says what comes from the hub.
 
         model = ebmcal.load("runs/a/checkpoints/hidden-seed1/model")
         model.predict(["a text", "another"]).probs
     """
-    folder = _folder_of(name)
+    folder = _folder_of(name, Console() if progress else Reporter())
     require_whole(folder)
     check_folder(f"The model folder {folder}", folder)
     _require_classifier(folder)
@@ -342,7 +343,7 @@ def _check_listed(rows: list[Row]) -> None:
         raise EbmcalError(f"Row {odd} is {other} and row 0 is {first}; give one kind.")
 
 
-def _folder_of(name: str | Path) -> Path:
+def _folder_of(name: str | Path, reporter: Reporter) -> Path:
     """The folder of a model: given, or where the hub's files are on this machine."""
     folder = Path(name).expanduser()
     if folder.is_dir():
@@ -354,6 +355,7 @@ def _folder_of(name: str | Path) -> Path:
     from huggingface_hub import snapshot_download
 
     try:
+        ask_hub(str(name), reporter.say)
         with quiet():
             return Path(snapshot_download(str(name), allow_patterns=[f"*{suffix}" for suffix in KEPT]))
     except Exception as error:

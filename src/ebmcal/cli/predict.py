@@ -45,7 +45,7 @@ def predict(
     folders, source = _models_and_source(models)
     columns: Any = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
     with as_notices():
-        members = [load(folder) for folder in folders]
+        members = [load(folder, progress=True) for folder in folders]
         if output is not None and output.suffix.lower() == ".npz":
             members[0].predict(source, calibrated=not raw, progress=True, **columns).write(output)
             return

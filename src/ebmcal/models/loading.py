@@ -7,6 +7,7 @@ Weights are read from safetensors or GGUF only; nothing is unpickled, and code f
 import difflib
 import logging as stdlib_logging
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from transformers.models.auto.modeling_auto import (
 )
 
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.models.hub import ask_hub, nothing
 from ebmcal.models.packaged import Packaged, PackagedParts
 
 #: Both were finetuned by their authors to give sentence embeddings.
@@ -51,17 +53,20 @@ LANGUAGE_MODELS = {
 }
 
 
-def check_encoder(name: str, trust_remote_code: bool = False) -> Any:
-    """The config of an encoder, read before any work starts; an unknown name is an error with close matches."""
-    return _config("encoder", name, ENCODERS, trust_remote_code)
+def check_encoder(name: str, trust_remote_code: bool = False, say: Callable[[str], None] = nothing) -> Any:
+    """The config of an encoder, read before any work starts; an unknown name is an error with close matches.
+
+    `say` is told what comes from the hub, before it comes.
+    """
+    return _config("encoder", name, ENCODERS, trust_remote_code, say)
 
 
-def check_language_model(name: str, trust_remote_code: bool = False) -> Any:
+def check_language_model(name: str, trust_remote_code: bool = False, say: Callable[[str], None] = nothing) -> Any:
     """The config of a language model (None for built-in ones), read before any work starts."""
     if name in LANGUAGE_MODELS:
         LANGUAGE_MODELS[name].path()
         return None
-    config = _config("language model", name, LANGUAGE_MODELS, trust_remote_code)
+    config = _config("language model", name, LANGUAGE_MODELS, trust_remote_code, say)
     if not trust_remote_code and not writes_texts(config):
         raise EbmcalError(
             f"The language model {name} is of type {config.model_type!r}, which reads whole texts and cannot write "
@@ -126,14 +131,17 @@ def _location(name: str, packaged: dict[str, Any]) -> str:
     return str(packaged[name].path()) if name in packaged else name
 
 
-def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: bool) -> Any:
+def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: bool, say: Callable[[str], None]) -> Any:
     folder = Path(name).expanduser()
     near = difflib.get_close_matches(name, packaged, n=1, cutoff=0.75)
     if near and name not in packaged and not folder.exists():  # do not ask the hub about a slip of the pen
         raise unknown_name(kind, name, packaged)
-    if name not in packaged and (folder.exists() or name.startswith((".", "/", "~"))):
+    is_local = name in packaged or folder.exists() or name.startswith((".", "/", "~"))
+    if is_local and name not in packaged:
         check_folder(f"The {kind} folder {name}", folder)
     try:
+        if not is_local:
+            ask_hub(name, say)
         with quiet():
             return AutoConfig.from_pretrained(_location(name, packaged), trust_remote_code=trust_remote_code)
     except EbmcalError:

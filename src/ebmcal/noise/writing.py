@@ -72,10 +72,10 @@ def write_noise(
     """
     _check(count=count, steps=steps, max_length=max_length, seed=seed, mask_ratio=mask_ratio)
     _check_names(source=source, lm=lm, mode=mode, text_column=text_column, text_pair_column=text_pair_column)
+    reporter = Console() if progress else Reporter()
     if source is None:
         find_mode(mode)
-        check_language_model(lm)
-    reporter = Console() if progress else Reporter()
+        check_language_model(lm, say=reporter.say)
     with _folder(output) as folder:
         rows = _load(texts, Columns(text_column, text_pair_column), folder / "data")
         if source is not None:

@@ -6,7 +6,7 @@ Between `stages`, which asks for noise, and `ebmcal.noise`, which makes it.
 
 import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,7 +152,7 @@ class Noise:
         return max(stored, default=min(1.0, n_draws))
 
 
-def check_noise(config: ResolvedConfig, data: TaskData) -> None:
+def check_noise(config: ResolvedConfig, data: TaskData, say: Callable[[str], None]) -> None:
     """Refuse, before any work, sources that cannot be had or do not fit the data, and noise that never comes."""
     if not plan_of(config, len(data.splits["train"]), seed=0).n_noise_draws:
         raise EbmcalError(
@@ -165,7 +165,7 @@ def check_noise(config: ResolvedConfig, data: TaskData) -> None:
             _refill(config, part)
         if part.is_online:
             continue
-        check_language_model(part.of, config.trust_remote_code)
+        check_language_model(part.of, config.trust_remote_code, say)
         if find_mode(part.source).pairs_only and not data.is_pair:
             raise EbmcalError(
                 f"The noise source {part.source!r} rewrites one sentence of a pair; this task has single texts."

@@ -133,7 +133,7 @@ def prepare(
 ) -> tuple[ResolvedConfig, TaskData]:
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
     check_trackers(config.report_to)
-    encoder = check_encoder(config.encoder, config.trust_remote_code)
+    encoder = check_encoder(config.encoder, config.trust_remote_code, reporter.say)
     if any(find_method(m).energy == "scalar" for m in config.methods) and writes_texts(encoder):
         raise EbmcalError(
             f"The scalar energy needs one feature vector a text, and the encoder {config.encoder} "
@@ -143,7 +143,7 @@ def prepare(
     resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
     check_machine(resolved.batch_size, resolved.precision, resolved.fsdp)
     if _noisy(config):
-        check_noise(resolved, data)
+        check_noise(resolved, data, reporter.say)
     limit = longest_text(encoder)
     if limit and resolved.max_length > limit:
         raise EbmcalError(f"max-length is {resolved.max_length}; the encoder {config.encoder} takes {limit} at most.")

@@ -38,7 +38,7 @@ def serve(
     """
     key = api_key()
     with bound(host, port) as place:
-        loaded = load(model)
+        loaded = load(model, progress=True)
         app = create_app({model_name(loaded.folder): loaded}, limits=limits, api_key=key, log_texts=log_texts)
         if key is None and host not in LOCAL:
             say(f"Note: {host} can be reached by others and there is no key. Set {KEY_VARIABLE} to ask for one.")
@@ -104,7 +104,7 @@ def named_models(*folders: str | Path) -> Mapping[str, Model]:
     """Models by name, loaded; of two with one name the second is called by its number."""
     found: dict[str, Model] = {}
     for number, folder in enumerate(folders, start=1):
-        loaded = load(folder)
+        loaded = load(folder, progress=True)
         name = model_name(loaded.folder)
         found[name if name not in found else f"{name} ({number})"] = loaded
     return found
