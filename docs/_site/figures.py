@@ -163,6 +163,16 @@ def call(name, *arguments):
     return f"{getattr(importlib.import_module(module), attribute)(*arguments):,}"
 
 
+def rows_wanted(calibrator, n_classes=None):
+    """Rows below which a calibrator warns: for so many classes, or in terms of C."""
+    from ebmcal.calibrators import make_calibrator
+
+    wanted = make_calibrator(calibrator).rows_wanted
+    if n_classes:
+        return f"{wanted(n_classes):,}"
+    return f"{wanted(2)}" if wanted(1) == wanted(2) else f"{wanted(1)}·C"
+
+
 def setting(name):
     """The default of a setting of a run."""
     from ebmcal.config import RunConfig
@@ -201,6 +211,7 @@ def _environment():
         over_seeds,
         nll_with,
         cost_table,
+        rows_wanted,
         setting,
         include,
         picture,

@@ -29,7 +29,8 @@ PICTURE = re.compile(r'<p><span data-picture="([\w-]+)"></span></p>')
 
 def on_files(files, config):
     """Add the generated pages, the pages from elsewhere, and the files that pages link to."""
-    for name, make in reference.PAGES.items():
+    for name, make in reference.PAGES.items():  # in place of a note for those who read docs/ as files
+        files.remove(files.get_file_from_path(name))
         files.append(File.generated(config, name, content=make()))
     for name, path in ELSEWHERE.items():
         files.append(File.generated(config, name, content=(ROOT / path).read_text("utf-8")))

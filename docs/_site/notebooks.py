@@ -1,17 +1,19 @@
 """Pages as notebooks: text as it is, code that is run as cells with what it printed; written with the outputs."""
 
 import json
+import re
 
 import figures
 import outputs
 
 #: Pages that are notebooks as well.
 PAGES = ("tutorials/judging.md", "tutorials/own-data.md")
+ALSO = re.compile(r"Also as a \[notebook\]\([\w.-]+\)\.\s*")
 
 
 def notebook(page):
     """The notebook of a page, as `docs/tutorials/judging.ipynb` has it."""
-    markdown = figures.fill((outputs.DOCS / page).read_text("utf-8"), page)
+    markdown = ALSO.sub("", figures.fill((outputs.DOCS / page).read_text("utf-8"), page))
     kept, cells, at = json.loads(outputs.kept_file(page).read_text("utf-8")), [], 0
     for match, ran in zip(outputs.FENCE.finditer(markdown), kept, strict=True):
         cells += [_text(markdown[at : match.start()]), _code(match[3], ran)]
@@ -24,8 +26,7 @@ def notebook(page):
 
 
 def _text(markdown):
-    shown = markdown.replace(".md#", ".html#").replace(".md)", ".html)")
-    return {"cell_type": "markdown", "metadata": {}, "source": shown.strip().splitlines(keepends=True)}
+    return {"cell_type": "markdown", "metadata": {}, "source": markdown.strip().splitlines(keepends=True)}
 
 
 def _code(code, ran):

@@ -20,15 +20,25 @@ PAGES = sorted(
 QUICK = {"decide.md"}
 
 
+def alone(monkeypatch, folder):
+    """Neither the network nor what other runs have left."""
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("EBMCAL_CACHE", str(folder / "cache"))
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", ""))))
+
+
+def kept(page):
+    return json.loads(outputs.kept_file(page).read_text("utf-8"))
+
+
 def test_there_are_tutorials():
     assert len([page for page in PAGES if page.startswith("tutorials/")]) >= 6
 
 
 @pytest.mark.parametrize("page", PAGES)
 def test_the_outputs_are_of_this_code(page):
-    kept = json.loads(outputs.kept_file(page).read_text("utf-8"))
     code = [code for _, _, code in outputs.cells((outputs.DOCS / page).read_text("utf-8"))]
-    assert [cell["code"] for cell in kept] == code, f"make docs-outputs PAGES={page}"
+    assert [cell["code"] for cell in kept(page)] == code, f"make docs-outputs PAGES={page}"
 
 
 @pytest.mark.skipif(os.name == "nt", reason="the pages show a POSIX shell")
@@ -36,16 +46,14 @@ def test_the_outputs_are_of_this_code(page):
 def test_the_code_runs(page, tmp_path, monkeypatch):
     pytest.importorskip("torch")
     pytest.importorskip("sklearn")
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join((str(ROOT / "src"), os.environ.get("PYTHONPATH", ""))))
+    alone(monkeypatch, tmp_path)
     (tmp_path / "work").mkdir()
     program = f"import outputs, sys, json; json.dump(outputs.run_page({page!r}, sys.argv[1]), open(sys.argv[2], 'w'))"
     command = [sys.executable, "-c", program, str(tmp_path / "work"), str(tmp_path / "ran.json")]
     done = subprocess.run(command, cwd=ROOT / "docs" / "_site", capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
-    kept, ran = (json.loads(p.read_text("utf-8")) for p in (outputs.kept_file(page), tmp_path / "ran.json"))
-    for before, now in zip(kept, ran, strict=True):
+    ran = json.loads((tmp_path / "ran.json").read_text("utf-8"))
+    for before, now in zip(kept(page), ran, strict=True):
         assert bool(before["output"]) == bool(now["output"]), now["code"]
         assert len(before["pictures"]) == len(now["pictures"]), now["code"]
 
@@ -61,3 +69,24 @@ def test_notebooks_are_their_pages():
             code.rstrip() for _, _, code in outputs.cells((outputs.DOCS / page).read_text("utf-8"))
         ]
         assert all(not line.startswith(("!", "%")) for c in cells for line in c["source"])  # plain Python: it executes
+
+
+#: Runs the cells of a notebook one after the other, as a kernel would: they are plain Python.
+EXECUTE = """
+import json, sys
+names = {"__name__": "__main__"}
+for cell in json.load(open(sys.argv[1], encoding="utf-8"))["cells"]:
+    if cell["cell_type"] == "code":
+        exec(compile("".join(cell["source"]), cell["id"], "exec"), names)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["judging", "own-data"])
+def test_notebooks_execute(name, tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    pytest.importorskip("sklearn")
+    alone(monkeypatch, tmp_path)
+    command = [sys.executable, "-c", EXECUTE, str(outputs.DOCS / "tutorials" / f"{name}.ipynb")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr[-3000:]

@@ -113,7 +113,7 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
     answered, errors = answered[enough], errors[enough]
     bounds = betaincinv(errors + 1, np.maximum(answered - errors, 1e-9), confidence)
     best = int(np.argmin(bounds))
-    needed = _rows_that_would_do(answered[best] / len(scores), errors[best] / answered[best], max_error, confidence)
+    needed = rows_that_would_do(answered[best] / len(scores), errors[best] / answered[best], max_error, confidence)
     if needed:
         more = f"If the error stays as it is on these rows, about {max(needed, 2 * len(scores)):,} rows would do."
         give = "so many labelled rows, a larger max_error (--max-error), or another score (--score)"
@@ -127,8 +127,14 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
     )
 
 
-def _rows_that_would_do(coverage: float, risk: float, max_error: float, confidence: float) -> int | None:
-    """Rows, planning rows included, with which a threshold would pass nine times in ten; None beyond a million."""
+def rows_that_would_do(coverage: float, risk: float, max_error: float, confidence: float) -> int | None:
+    """Labelled rows, planning rows included, with which a threshold passes nine times in ten; None beyond a million.
+
+    `coverage` is the share of texts that the threshold answers, `risk` the share of those answers that are wrong.
+
+    >>> rows_that_would_do(0.5, 0.05, max_error=0.1, confidence=0.9)
+    500
+    """
     n = np.geomspace(least_rows(max_error, confidence), 1e6, 200)
     answered = np.floor(n * coverage * (1 - 1 / PLAN_EVERY))
     unlucky = np.ceil(answered * risk + 1.28 * np.sqrt(answered * risk * (1 - risk)))

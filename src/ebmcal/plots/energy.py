@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.plots.style import INK, LOOKS, ORANGE, add_legend, label_text, looks, on_axes, say_empty, tidy
+from ebmcal.plots.style import INK, LOOKS, VERMILLION, add_legend, label_text, looks, on_axes, say_empty, tidy
 from ebmcal.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def draw_entropy_energy(data: EntropyEnergy | None, ax: "Axes | None" = None) ->
         x="energy Ê(x)",
         y="entropy of P(·|x), nats",
     )
-    kinds = ((1, "right", LOOKS[1].color, "o"), (0, "wrong", ORANGE, "x"), (-1, "no label", INK, "."))
+    kinds = ((1, "right", LOOKS[1].color, "o"), (0, "wrong", VERMILLION, "x"), (-1, "no label", INK, "."))
     for value, name, color, marker in kinds:
         chosen = data.right == value
         if chosen.any():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ebmcal.plots.style import BLUE, GRID, INK, MUTED, ORANGE, add_legend, label_text, on_axes, say_empty, tidy
+from ebmcal.plots.style import BLUE, GRID, INK, MUTED, VERMILLION, add_legend, label_text, on_axes, say_empty, tidy
 from ebmcal.predictions import Predictions
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def _draw_bars(bins: "Bins", ax: "Axes") -> None:
     left, width = bins.edges[:-1][full], np.diff(bins.edges)[full]
     accuracy, confidence = bins.accuracy[full], bins.confidence[full]
     ax.bar(left, accuracy, width, align="edge", color=BLUE, alpha=0.55, edgecolor=BLUE, linewidth=0.8, label="accuracy")
-    gap = {"facecolor": "none", "edgecolor": ORANGE, "hatch": "////", "linewidth": 0.8, "label": "gap"}
+    gap = {"facecolor": "none", "edgecolor": VERMILLION, "hatch": "////", "linewidth": 0.8, "label": "gap"}
     ax.bar(left, confidence - accuracy, width, bottom=accuracy, align="edge", **gap)
     reach = np.clip([accuracy - bins.low[full], bins.high[full] - accuracy], 0, None)
     ax.errorbar(left + width / 2, accuracy, yerr=reach, fmt="none", ecolor=INK, elinewidth=1.1, capsize=2.5)
