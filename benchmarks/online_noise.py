@@ -3,7 +3,8 @@
     python benchmarks/online_noise.py [--rounds 5]
 
 Real film-review sentences, MiniLM, a batch of 16 with one noise text each: the step that `ebmcal demo` makes. Both are
-timed in turns in one run. The figure is the goal over the share, so that above 1 means within the goal.
+timed in turns in one run. The figure is the goal over the share, so that above 1 means within the goal. The masked LM is
+as large as MiniLM; its weights are drawn, which changes the words and not the time.
 """
 
 import argparse
@@ -11,9 +12,11 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from transformers import AutoModelForMaskedLM
+
 from ebmcal.config import load_config
 from ebmcal.models.classifier import EnergyClassifier
-from ebmcal.models.loading import load_encoder
+from ebmcal.models.loading import load_encoder, load_tokenizer, quiet
 from ebmcal.pipeline.cache import tokens_of
 from ebmcal.pipeline.run_noise import make_noise
 from ebmcal.pipeline.stages import prepare
@@ -24,11 +27,18 @@ from ebmcal.training.running import training_arguments
 from ebmcal.training.trainer import JointTrainer
 from timing import in_turns, publish
 
-#: Online noise may take this share of a step.
-GOAL = 0.02
+#: Online noise may take this share of a step; that of a masked LM, which is run for it, this.
+GOAL, MLM_GOAL = 0.02, 0.5
 
 
-def measure(noise: str, rounds: int, n_steps: int = 10) -> dict[str, Any]:
+def masked_lm(folder: Path) -> str:
+    """A masked LM of MiniLM's size, as a source."""
+    AutoModelForMaskedLM.from_config(load_encoder("minilm", ("0", "1")).config).save_pretrained(folder)
+    load_tokenizer("minilm").save_pretrained(folder)
+    return f"mlm:{folder}"
+
+
+def measure(noise: str, rounds: int, goal: float = GOAL, n_steps: int = 10) -> dict[str, Any]:
     """The noise of `n_steps` steps against the steps."""
     with tempfile.TemporaryDirectory() as scratch:
         given = {
@@ -66,10 +76,10 @@ def measure(noise: str, rounds: int, n_steps: int = 10) -> dict[str, Any]:
                 supply.draw([number for step in batch for number in step.noise])
 
         times = in_turns({"noise": draw_noise, "steps": train_steps}, rounds)
-    share = times["noise"] / times["steps"]
+    share, source = times["noise"] / times["steps"], noise.split(":")[0]
     return {
-        "name": f"online noise {noise}: {share:.2%} of a step", "ratio": GOAL / share, "goal": 1,
-        "reference": f"{GOAL:.0%} of a step", "share": share, "seconds_a_step": times["steps"] / n_steps,
+        "name": f"online noise {source}: {share:.2%} of a step", "ratio": goal / share, "goal": 1,
+        "reference": f"{goal:.0%} of a step", "share": share, "seconds_a_step": times["steps"] / n_steps,
     }  # fmt: skip
 
 
@@ -77,4 +87,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    publish("online_noise", [measure(noise, rounds) for noise in ("splice", "far", "splice 0.8, far 0.2")])
+    results = [measure(noise, rounds) for noise in ("splice", "far", "splice 0.8, far 0.2")]
+    with quiet(), tempfile.TemporaryDirectory() as folder:
+        results.append(measure(masked_lm(Path(folder)), rounds, MLM_GOAL))
+    publish("online_noise", results)

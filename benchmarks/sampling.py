@@ -124,8 +124,11 @@ def measure_sampling(size: Size, rounds: int) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 8) -> list[dict[str, Any]]:
-    """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens."""
+def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 16) -> list[dict[str, Any]]:
+    """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens.
+
+    Both in batches of 16, as a run has them by default.
+    """
     stock, ours = copies(size)
     prepare_packing(ours)
     lm, rng = NoiseLm(ours, None, size.markers, "infill", 0.4), np.random.default_rng(0)

@@ -297,7 +297,12 @@ def test_memory_does_not_grow_with_the_texts(tmp_path):
 
 @pytest.mark.parametrize(
     ("columns", "own", "taken"),
-    [(("text", "x"), None, "text"), (("sentence",), None, "sentence"), (("id", "review"), "review", "review")],
+    [
+        (("text", "x"), None, "text"),
+        (("only",), None, "only"),
+        (("id", "review"), "review", "review"),
+        (("question", "sentence"), None, "sentence"),
+    ],
 )
 def test_texts_from_elsewhere_find_their_column(columns, own, taken, tmp_path):
     path = write_csv(tmp_path / "other.csv", [[f"in {name}" for name in columns]], columns)

@@ -93,11 +93,11 @@ def load_other_texts(
     say: Callable[[str], None] = lambda line: None,
     encoding: str | None = None,
 ) -> Texts:
-    """Texts from elsewhere: the column `text`, or that of the run's own files, or the only one of the file."""
+    """Texts from elsewhere: the column `text`, that of the run's own files, `sentence`, or the only one of the file."""
     path = Path(path)
     check_file(path)
     columns = PartFiles((path,), format_of(path), Columns("text"), encoding=encoding).header_of(path)
-    known = [name for name in ("text", text_column) if name in columns]
+    known = [name for name in ("text", text_column, "sentence") if name in columns]
     chosen = (known or (columns if len(columns) == 1 else ["text"]))[0]
     return load_texts(path, cache_dir, chosen, say=say, encoding=encoding)
 
