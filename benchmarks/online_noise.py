@@ -3,8 +3,8 @@
     python benchmarks/online_noise.py [--rounds 5]
 
 Real film-review sentences, MiniLM, a batch of 16 with one noise text each: the step that `ebmcal demo` makes. Both are
-timed in turns in one run. The figure is the goal over the share, so that above 1 means within the goal. The masked LM is
-as large as MiniLM; its weights are drawn, which changes the words and not the time.
+timed in turns in one run. The figure is the goal over the share, so that above 1 means within the goal. The masked LM
+is as large as MiniLM; its weights are drawn, which changes the words and not the time.
 """
 
 import argparse
