@@ -24,6 +24,7 @@ EVALUATION = {
     "ensembles", "multilabel",
     "watching",
     "histograms",
+    "noise_setting",
 }  # fmt: skip
 #: What stands above both halves.
 TOP = {"cli", "benchmark", "__main__", ""}

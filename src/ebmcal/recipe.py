@@ -6,8 +6,9 @@ data to its plateau of accuracy; first trials chose them, not yet a study over s
 
 from typing import Any
 
-from ebmcal.config import STEPS, ResolvedConfig, RunConfig, long_warmup, parse_noise
+from ebmcal.config import STEPS, ResolvedConfig, RunConfig, long_warmup
 from ebmcal.errors import EbmcalError
+from ebmcal.noise_setting import parse_noise
 from ebmcal.tasks import Task, TrainingDefaults, find_task
 
 #: Noise where nothing else is asked for: fresh for every step, no language model.

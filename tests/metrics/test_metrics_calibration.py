@@ -16,7 +16,7 @@ from ebmcal.metrics import (
     mce_top_label,
     reliability_bins,
 )
-from ebmcal.metrics.calibration import edge_codes, width_codes
+from ebmcal.metrics.bins import edge_codes, width_codes
 
 BINNED = [
     ece_classwise,

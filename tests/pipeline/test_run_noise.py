@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from ebmcal.config import parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import Measures, judge_run
 from ebmcal.models.loading import load_tokenizer
 from ebmcal.models.tokens import encode
 from ebmcal.noise.supply import Fresh
+from ebmcal.noise_setting import parse_noise
 from ebmcal.pipeline import stages as pipeline
 from ebmcal.pipeline.run_noise import make_noise, n_held_out, noise_wanted
 from ebmcal.pipeline.stages import prepare, read_document, run, train_only

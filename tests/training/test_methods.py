@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from ebmcal.config import METHOD_NAMES, MODE_NAMES
+from ebmcal.config import METHOD_NAMES
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import HEADS
 from ebmcal.models.energies import ENERGIES
 from ebmcal.noise.masking import MODES
+from ebmcal.noise_setting import MODE_NAMES
 from ebmcal.training import losses
 from ebmcal.training.methods import METHODS, Rows, Settings, find_method, label_frequencies
 

@@ -14,8 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ebmcal.config import RunConfig, load_config, parse_noise, read_yaml
+from ebmcal.config import RunConfig, load_config, read_yaml
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.noise_setting import parse_noise
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.tasks import find_task
 

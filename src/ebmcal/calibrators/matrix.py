@@ -6,16 +6,15 @@ penalty · C/n · (‖b‖² + ‖diag Δ‖² + (C − 1) ‖off-diagonal Δ‖
 few rows for its C² numbers it falls back to that instead of running away, as plain matrix scaling does.
 """
 
-import warnings
-
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator, blocks, by_label, require_positive
+from ebmcal.calibrators.base import by_label
+from ebmcal.calibrators.penalised import Penalised, nll_and_gradient
 from ebmcal.calibrators.temperature import least_nll
 from ebmcal.predictions.arrays import softmax
 
 
-class MatrixScaling(Calibrator):
+class MatrixScaling(Penalised):
     """A matrix and a bias, held near temperature scaling. May change the predicted labels.
 
     Learned: `matrix_` `[C, C]`, `bias_` `[C]`, `temperature_`, `converged_`.
@@ -27,38 +26,20 @@ class MatrixScaling(Calibrator):
     [False, False, True]
     """
 
-    name = "structured-matrix"
+    name, title = "structured-matrix", "Matrix scaling"
     learned = ("matrix_", "bias_", "temperature_", "converged_")
 
     def __init__(self, penalty: float = 1.0):
         self.penalty = penalty
 
-    @property
-    def note(self) -> str:
-        return "" if self.converged_ else "not converged"
-
-    def rows_wanted(self, n_classes: int) -> int:
-        return 100 * n_classes
-
-    def _check_settings(self) -> None:
-        require_positive("penalty", self.penalty, 1.0)
-
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
-        from scipy.optimize import minimize
-
         self.temperature_, _ = least_nll(logits, y)
         z = np.ascontiguousarray(self._log_probs(logits, len(y)).T)  # [C, n]
         c, n = z.shape
         prices = self.penalty * c / n * np.hstack([np.where(np.eye(c) > 0, 1.0, c - 1.0), np.ones((c, 1))])
-        found = minimize(
-            _objective, np.zeros(c * (c + 1)), (z, y, prices), jac=True, method="L-BFGS-B",
-            options={"maxiter": 2000, "maxfun": 4000, "ftol": 1e-15, "gtol": 1e-8},
-        )  # fmt: skip
-        delta = found.x.reshape(c, c + 1)
+        found = self._minimise(_objective, np.zeros(c * (c + 1)), (z, y, prices), maxiter=2000, maxfun=4000)
+        delta = found.reshape(c, c + 1)
         self.matrix_, self.bias_ = np.eye(c) + delta[:, :c], delta[:, c].copy()
-        self.converged_ = bool(found.success)
-        if not self.converged_:
-            warnings.warn(f"Matrix scaling did not converge: {found.message}. Try a larger penalty.", stacklevel=4)
 
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         # Not `@`: a row's last bits would depend on how many rows come with it.
@@ -73,18 +54,10 @@ def _objective(theta: np.ndarray, z: np.ndarray, y: np.ndarray, prices: np.ndarr
     """Penalised mean NLL and its gradient; theta is Δ and b side by side `[C, C + 1]`, `z` is `[C, n]`."""
     c, n = z.shape
     delta = theta.reshape(c, c + 1)
-    loss, gradient, start = 0.0, np.zeros_like(delta), 0
-    for block in blocks(z):
-        columns = np.arange(block.shape[1])
-        labels = y[start : start + len(columns)]
-        start += len(columns)
-        p = block + delta[:, :c] @ block + delta[:, c:]
-        p -= p.max(axis=0)
-        aim = p[labels, columns]
-        np.exp(p, out=p)
-        total = p.sum(axis=0)
-        loss += (np.log(total) - aim).sum()
-        p /= total
-        p[labels, columns] -= 1.0  # dNLL/dlogit = p - onehot
-        gradient += np.hstack([p @ block.T, p.sum(axis=1, keepdims=True)])
+    loss, gradient = nll_and_gradient(
+        z,
+        y,
+        lambda block: block + delta[:, :c] @ block + delta[:, c:],
+        lambda block, error: np.hstack([error @ block.T, error.sum(axis=1, keepdims=True)]),
+    )
     return loss / n + (prices * delta**2).sum(), (gradient / n + 2 * prices * delta).ravel()

@@ -6,16 +6,14 @@ penalty/2 · (‖T·scale - 1‖² + ‖bias‖²), T being the temperature of `
 that never occurs, it falls back to temperature scaling instead of running away.
 """
 
-import warnings
-
 import numpy as np
 
-from ebmcal.calibrators.base import Calibrator, blocks, require_positive
+from ebmcal.calibrators.penalised import Penalised, nll_and_gradient
 from ebmcal.calibrators.temperature import least_nll
 from ebmcal.predictions.arrays import softmax
 
 
-class VectorScaling(Calibrator):
+class VectorScaling(Penalised):
     """A scale and a bias per label, learned together. May change the predicted labels.
 
     Learned: `scale_` `[C]`, `bias_` `[C]`, `converged_`.
@@ -27,36 +25,18 @@ class VectorScaling(Calibrator):
     [1.0, 1.0, -2.0]
     """
 
-    name = "vector"
+    name, title = "vector", "Vector scaling"
     learned = ("scale_", "bias_", "converged_")
 
     def __init__(self, penalty: float = 0.1):
         self.penalty = penalty
 
-    @property
-    def note(self) -> str:
-        return "" if self.converged_ else "not converged"
-
-    def rows_wanted(self, n_classes: int) -> int:
-        return 100 * n_classes
-
-    def _check_settings(self) -> None:
-        require_positive("penalty", self.penalty, 0.1)
-
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
-        from scipy.optimize import minimize
-
         temperature, _ = least_nll(logits, y)
         z = _centred(logits).T / temperature  # [C, n]
         start = np.concatenate([np.ones(len(z)), np.zeros(len(z))])
-        found = minimize(
-            _objective, start, (z, y, self.penalty), jac=True, method="L-BFGS-B",
-            options={"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-8},
-        )  # fmt: skip
-        self.scale_, self.bias_ = found.x[: len(z)] / temperature, found.x[len(z) :].copy()
-        self.converged_ = bool(found.success)
-        if not self.converged_:
-            warnings.warn(f"Vector scaling did not converge: {found.message}. Try a larger penalty.", stacklevel=4)
+        found = self._minimise(_objective, start, (z, y, self.penalty), maxiter=1000)
+        self.scale_, self.bias_ = found[: len(z)] / temperature, found[len(z) :].copy()
 
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         return softmax(_centred(logits) * self.scale_ + self.bias_)
@@ -71,19 +51,11 @@ def _objective(theta: np.ndarray, z: np.ndarray, y: np.ndarray, penalty: float) 
     """Penalised NLL per row and its gradient; theta is the C scales, then the C biases, `z` is `[C, n]`."""
     n_classes, n = z.shape
     scale, bias = theta[:n_classes, None], theta[n_classes:, None]
-    loss, gradient, start = 0.0, np.zeros_like(theta), 0
-    for block in blocks(z):
-        columns = np.arange(block.shape[1])
-        labels = y[start : start + len(columns)]
-        start += len(columns)
-        p = scale * block + bias
-        p -= p.max(axis=0)
-        aim = p[labels, columns]
-        np.exp(p, out=p)
-        total = p.sum(axis=0)
-        loss += (np.log(total) - aim).sum()
-        p /= total
-        p[labels, columns] -= 1.0  # dNLL/dlogit = p - onehot
-        gradient += np.concatenate([(p * block).sum(axis=1), p.sum(axis=1)])
+    loss, gradient = nll_and_gradient(
+        z,
+        y,
+        lambda block: scale * block + bias,
+        lambda block, error: np.concatenate([(error * block).sum(axis=1), error.sum(axis=1)]),
+    )
     away = theta - np.repeat([1.0, 0.0], n_classes)
     return (loss + penalty / 2 * away @ away) / n, (gradient + penalty * away) / n

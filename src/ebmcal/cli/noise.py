@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ebmcal.cli.options import with_config
-from ebmcal.config import NoisePart, ResolvedConfig, RunConfig, parse_noise
+from ebmcal.config import ResolvedConfig, RunConfig
 from ebmcal.errors import EbmcalError
+from ebmcal.noise_setting import NoisePart, parse_noise
 
 if TYPE_CHECKING:
     from rich.console import Console

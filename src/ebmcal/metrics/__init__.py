@@ -4,15 +4,14 @@
 is for many comparisons at once.
 """
 
+from ebmcal.metrics.bins import Bins, reliability_bins
 from ebmcal.metrics.calibration import (
-    Bins,
     ece_classwise,
     ece_classwise_debiased,
     ece_top_label,
     ece_top_label_debiased,
     mce_classwise,
     mce_top_label,
-    reliability_bins,
 )
 from ebmcal.metrics.classification import accuracy, macro_f1, matthews
 from ebmcal.metrics.comparing import PairedTest, holm, paired_test

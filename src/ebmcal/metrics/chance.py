@@ -25,7 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import Binning, Kind, ece_sums, part_sums
+from ebmcal.metrics.bins import Binning, Kind
+from ebmcal.metrics.calibration import ece_sums, part_sums
 from ebmcal.metrics.sums import Sums, mean_of_rows
 from ebmcal.predictions.arrays import chunks
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.calibration import wilson
+from ebmcal.metrics.bins import wilson
 from ebmcal.metrics.chance import BinnedError, Chance, binned_error, drawn_chance
 from ebmcal.metrics.registry import DEFAULT_METRICS, METRICS, N_BINS, Metric, metric
 from ebmcal.metrics.resampling import Units, draws

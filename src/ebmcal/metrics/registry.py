@@ -12,6 +12,7 @@ import numpy as np
 
 from ebmcal.errors import unknown_name
 from ebmcal.metrics import calibration, classification, scoring, selective, smooth
+from ebmcal.metrics.bins import Kind
 from ebmcal.metrics.sums import Sums
 from ebmcal.predictions.arrays import as_labels_and_probs
 
@@ -33,7 +34,7 @@ class Metric:
     bounds: tuple[float, float] = (0.0, 1.0)
     binned: bool = False
     noisy_upwards: bool = False  # noise alone raises it, as it does every calibration error
-    events: calibration.Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
+    events: Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
     ranks: bool = False  # orders rows by a score; its sums take max_levels=
 
     @property
@@ -77,9 +78,7 @@ def _width_only(sums: Callable[..., Sums], kind: str) -> Callable[..., Sums | No
     return build
 
 
-def _calibration_error(
-    function: Callable[..., float], title: str, sums: Callable[..., Sums], kind: calibration.Kind
-) -> Metric:
+def _calibration_error(function: Callable[..., float], title: str, sums: Callable[..., Sums], kind: Kind) -> Metric:
     events = None if sums is calibration.mce_sums else kind
     raised = sums is not calibration.debiased_sums
     return Metric(function, title, False, _width_only(sums, kind), binned=True, noisy_upwards=raised, events=events)

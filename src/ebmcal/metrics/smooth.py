@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import forecasts
+from ebmcal.metrics.bins import forecasts
 from ebmcal.metrics.sums import Sums
 from ebmcal.predictions.arrays import as_labels_and_probs
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.config import parse_noise
 from ebmcal.errors import EbmcalError
 from ebmcal.models.tokens import TokenTable
 from ebmcal.noise.sources import FROM_TEXTS, OnlineSource, Row, TextRows, Written, check_labels
+from ebmcal.noise_setting import parse_noise
 from ebmcal.training.plan import Draw, NoiseSupply, Shuffled
 
 #: Texts -> what their draws have as tokens.

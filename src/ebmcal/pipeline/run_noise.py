@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.config import NoisePart, ResolvedConfig, parse_noise
+from ebmcal.config import ResolvedConfig
 from ebmcal.data import TaskData, Texts, load_other_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ood_detection
@@ -31,6 +31,7 @@ from ebmcal.noise.mlm import Refill, load_masked_lm
 from ebmcal.noise.sources import FROM_TEXTS, OnlineSource, Others, Row
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
+from ebmcal.noise_setting import NoisePart, parse_noise
 from ebmcal.pipeline.cache import cache_of, made_once, tokens_from, tokens_of
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter

@@ -19,7 +19,7 @@ import numpy as np
 from ebmcal.decisions.conformal import kept_energies, p_values
 from ebmcal.judging import Measures, judge
 from ebmcal.metrics import FewRowsWarning
-from ebmcal.metrics.calibration import wilson
+from ebmcal.metrics.bins import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.stress.changes import CHANGES, Tokens
 from ebmcal.stress.suites import SuiteTest

@@ -27,7 +27,7 @@ from ebmcal.decisions.conformal import kept_energies, p_values
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import Measures, judge
 from ebmcal.metrics import FewRowsWarning
-from ebmcal.metrics.calibration import wilson
+from ebmcal.metrics.bins import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import cell_of_model
 from ebmcal.tables import Sheet
