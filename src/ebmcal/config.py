@@ -111,7 +111,11 @@ class RunConfig(BaseModel):
     noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1, le=10**6)
     noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0, le=1)
     noise_samples: int | None = _option(
-        None, "Noise texts at most; the run goes round them when it needs more.", NOISE, ge=1, le=ROWS
+        None,
+        "Noise texts that a training draws, at most; it goes round them. Held-out ones come on top.",
+        NOISE,
+        ge=1,
+        le=ROWS,
     )
     samples_per_mask: int = _option(4, "Samples written from one masked text.", NOISE, ge=1, le=10**4)
     noise_condition: Literal["none", "own", "other"] = _option(

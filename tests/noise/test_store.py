@@ -86,7 +86,7 @@ def test_each_round_goes_through_all_sources_in_an_order_of_its_own():
 def test_a_filled_store_says_where_each_text_came_from(lm, texts, tmp_path):
     store = filled(tmp_path, texts, 30)
     rows = list(store.rows())
-    assert len(rows) == len(store) >= 30
+    assert len(rows) == len(store) == 30
     originals = {int(i): text for i, (text, _) in zip(texts.ids, texts.texts(), strict=True)}
     for row in rows:
         (ids,) = lm.encode([(originals[row["source_id"]], None)])
@@ -208,6 +208,53 @@ def test_growth_keeps_the_first_texts(lm, texts, tmp_path):
     assert len(grown) >= 60 > len(small)
     assert list(grown.rows(20)) == small
     assert len(list(grown.rows(33))) == 33
+
+
+def test_as_many_texts_as_were_asked_for(lm, texts, tmp_path):
+    """The last shard is cut; a store that grew is to the bit the one that was made at once."""
+    for n in (3, 7, 20, 33):
+        store = filled(tmp_path / "grown", texts, n)
+        assert sum(pq.read_metadata(p).num_rows for p in (tmp_path / "grown").glob("shard-*")) == len(store) == n
+    at_once = filled(tmp_path / "at once", texts, 33)
+    assert files(tmp_path / "grown") == files(tmp_path / "at once")
+    assert NoiseStore.open(tmp_path / "grown").shards == at_once.shards
+    assert len(filled(tmp_path / "grown", texts, 5)) == 33  # what is there stays
+
+
+def test_growth_never_alters_a_text_that_is_there(texts, tmp_path, monkeypatch):
+    """Not even where the LM would now write another, as on some GPUs."""
+    shards_of(monkeypatch, 10, {})
+    filled(tmp_path, texts, 14)
+    before = (tmp_path / "shard-00000.parquet").stat().st_mtime_ns
+    made = shards_of(monkeypatch, 10, {}, text="other")
+    grown = filled(tmp_path, texts, 18)
+    assert made == [1]
+    assert [row["text"] for row in grown.rows()] == ["a"] * 14 + ["other"] * 4
+    assert (tmp_path / "shard-00000.parquet").stat().st_mtime_ns == before
+
+
+def test_a_shard_that_grew_but_was_not_entered_is_not_called_damaged(lm, texts, tmp_path):
+    filled(tmp_path, texts, 13)
+    cut = (tmp_path / RECORD).read_bytes()
+    grown = filled(tmp_path, texts, 17)
+    (tmp_path / RECORD).write_bytes(cut)  # killed before its line
+    lines = Lines()
+    again = filled(tmp_path, texts, 17, lines)
+    assert lines.lines == ["noise: 17 texts are there already"]
+    assert again.shards == grown.shards
+
+
+def test_shards_in_any_order_are_cut_at_the_end(lm, texts, tmp_path):
+    def backwards(store, folder, texts, n_wanted):
+        for number in reversed(store.likely_shards(n_wanted + 20, limit=9)):
+            yield number, make_shard(lm, texts, number, SETTINGS)
+
+    for n in (23, 27):
+        store = open_store(tmp_path / "backwards")
+        fill(store, tmp_path, texts, n, Reporter(), backwards)
+    at_once = filled(tmp_path / "at once", texts, 27)
+    assert files(tmp_path / "backwards") == files(tmp_path / "at once")
+    assert NoiseStore.open(tmp_path / "backwards").shards == at_once.shards
 
 
 def test_a_store_of_other_settings_or_data_is_refused(tmp_path):
@@ -339,9 +386,9 @@ def test_unfinished_samples_with_open_gaps_are_counted(texts):
     assert thrown_away == {"unfinished": 10}
 
 
-def shards_of(monkeypatch, n_rows, thrown_away):
+def shards_of(monkeypatch, n_rows, thrown_away, text="a"):
     """Every shard has so many rows and throws so many samples away; returns the numbers of those that were made."""
-    row = {"source_id": 0, "round": 0, "sample": 0, "text": "a", "identical": False}
+    row = {"source_id": 0, "round": 0, "sample": 0, "text": text, "identical": False}
     made = []
     monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
     monkeypatch.setattr(

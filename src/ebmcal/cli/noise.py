@@ -66,11 +66,13 @@ def sample_config(
         raise EbmcalError(f"--store takes the texts of one source; noise names {', '.join(p.name for p in parts)}.")
     for part in parts:
         lm, card = fit_noise_lm(resolved, part, data, reporter)
-        wanted = count or noise_wanted(resolved, part, len(train)) + n_held_out(data)
+        n_drawn, n_others = noise_wanted(resolved, part, len(train)), n_held_out(data)
+        wanted = count or n_drawn + n_others
         filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=wanted, folder=store, engine=chosen)
-        more = f" ({len(filled):,} with the rest of the last shard)" if len(filled) > wanted else ""
+        which = "" if count else f" ({n_drawn:,} for a training, {n_others:,} held out)"
+        more = f" (made before; {wanted:,} were asked for)" if len(filled) > wanted else which
         typer.echo(
-            f"{filled.folder}: {wanted:,} noise texts{more}. Look at them with: ebmcal noise show {filled.folder}"
+            f"{filled.folder}: {len(filled):,} noise texts{more}. Look at them with: ebmcal noise show {filled.folder}"
         )
 
 

@@ -42,28 +42,28 @@ def here(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int) -> Ite
 def fill(
     store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int, reporter: Reporter, engine: Engine = here
 ) -> None:
-    """Make the shards that are missing until the store has `n_wanted` texts."""
+    """Make what is missing until the store has `n_wanted` texts; one that has more keeps them."""
     damaged = store.drop_damaged()
     if damaged:
         reporter.say(f"noise: damaged and made again: {', '.join(damaged)}")
-    if next(store.next_shards(n_wanted), None) is None:
+    if store.has_texts(n_wanted):
         reporter.say(f"noise: {len(store)} texts are there already")
         return
     store.check_usable()
     with reporter.stage("noise", n_wanted) as advance:
         advance(min(len(store), n_wanted))
-        warned = False
+        warned, made = False, []
         for number, (rows, thrown_away) in engine(store, lm_folder, texts, n_wanted):
-            store.add(number, rows, thrown_away)
-            advance(len(rows))
+            advance(store.add(number, rows, thrown_away, n_wanted))
+            made.append(number)
             store.check_usable()
             unfinished = thrown_away.get("unfinished", 0) / max(1, len(rows) + sum(thrown_away.values()))
             if unfinished > MANY_UNFINISHED and not warned:
                 warned = True
                 reporter.say(f"noise: {unfinished:.0%} of the samples of a shard did not end. {FIT_LONGER}")
-    more = f" ({n_wanted:,} were asked for; noise is written in whole shards)" if len(store) > n_wanted else ""
+        store.cut(n_wanted, filter(store.has, made))
     reporter.say(
-        f"noise: {len(store)} texts{more}, {store.identical_share:.1%} identical to their source, "
+        f"noise: {len(store)} texts, {store.identical_share:.1%} identical to their source, "
         f"thrown away: {store.thrown_away() or 'none'}"
     )
 

@@ -2,15 +2,17 @@
 
 A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
 sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
-or when. Each shard says what it is: the identity of its store, its number, its counts and a check of its rows. One
-record beside them, `noise.jsonl`, says the same of all: what the store is for, then a line for each finished shard with
-its checksum, so that entering one costs the same however many there are. What is damaged or missing is made again, and
-a lost record is written again from the shards.
+or when. The last one is cut where the store has as many texts as were asked for; who asks for more later makes that
+shard again and gets the texts behind the cut. Each shard says what it is: the identity of its store, its number, its
+counts and a check of its rows. One record beside them, `noise.jsonl`, says the same of all: what the store is for, then
+a line for each finished shard with its checksum, so that entering one costs the same however many there are. What is
+damaged or missing is made again, and a lost record is written again from the shards.
 """
 
 import json
+import math
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -78,7 +80,7 @@ class NoiseStore:
 
     def __init__(self, folder: Path, identity: dict[str, Any], shards: dict[int, dict[str, Any]]) -> None:
         self.folder, self.identity = folder, identity
-        self.shards = shards  # number -> rows, identical, thrown_away, sha256
+        self.shards = shards  # number -> rows, identical, thrown_away, sha256; texts that were cut off
 
     @classmethod
     def open(
@@ -129,19 +131,56 @@ class NoiseStore:
 
     def drop_damaged(self) -> list[str]:
         """Forget shards whose file is missing or does not have its checksum; returns their names."""
-        bad = [n for n, entry in self.shards.items() if not _whole(self.shard_path(n), entry)]
-        for number in bad:
-            del self.shards[number]
-        if bad:
-            self._rewrite_record()
-        return [self.shard_path(n).name for n in bad]
+        bad = {n: entry for n, entry in self.shards.items() if not _whole(self.shard_path(n), entry)}
+        self.shards = {n: entry for n, entry in self.shards.items() if n not in bad}
+        if not bad:
+            return []
+        # A cut one that got its other texts, but was not entered before its maker died, is whole.
+        cut = {n for n, entry in bad.items() if entry.get("cut")}
+        grown = {n: about["facts"] for n, about in self._whole_unlisted().items() if n in cut}
+        self.shards |= {n: _entry(self.shard_path(n), facts) for n, facts in grown.items()}
+        self._rewrite_record()
+        return [self.shard_path(n).name for n in bad if n not in grown]
 
     def has(self, number: int) -> bool:
         return number in self.shards
 
-    def add(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int]) -> None:
-        """Write a shard and enter it in the record."""
-        facts = {"rows": len(rows), "identical": sum(r["identical"] for r in rows), "thrown_away": thrown_away}
+    def add(
+        self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int], n_wanted: int | None = None
+    ) -> int:
+        """Write a shard up to where the store has `n_wanted` texts, and enter it; returns how many texts are new.
+
+        A shard that was cut before keeps its texts, to the letter, and gets those behind them.
+        """
+        there = self._read(number) if self.has(number) else []
+        rows = there + rows[len(there) :]
+        kept = rows[: self._room(number, n_wanted)]
+        if kept or not rows:  # else it is not needed
+            self._write(number, kept, thrown_away, n_cut=len(rows) - len(kept))
+        return len(kept) - len(there)
+
+    def _room(self, number: int, n_wanted: int | None) -> int | None:
+        """How many texts of a shard are wanted; None where that is not known yet, or all are."""
+        before = [self.shards.get(n, {}) for n in range(number)]
+        if n_wanted is None or not all(before) or any(entry.get("cut") for entry in before):
+            return None
+        return max(0, n_wanted - sum(entry["rows"] for entry in before))
+
+    def cut(self, n_wanted: int, numbers: Iterable[int]) -> None:
+        """Cut those of these shards that came before it was known how many of their texts are wanted."""
+        for number in sorted(numbers, reverse=True):
+            entry, room = self.shards[number], self._room(number, n_wanted)
+            if room == 0 and entry["rows"]:
+                del self.shards[number]
+                self._rewrite_record()
+                self.shard_path(number).unlink()
+            elif room and room < entry["rows"]:
+                n_cut = entry.get("cut", 0) + entry["rows"] - room
+                self._write(number, self._read(number)[:room], entry["thrown_away"], n_cut)
+
+    def _write(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int], n_cut: int) -> None:
+        facts: dict[str, Any] = {"rows": len(rows), "identical": sum(r["identical"] for r in rows)}
+        facts |= {"thrown_away": thrown_away} | ({"cut": n_cut} if n_cut else {})
         about = {"identity": self.identity, "number": number, "facts": facts}
         table = pa.Table.from_pylist(rows, schema=COLUMNS)
         about["check"] = fingerprint(about, table.to_pylist())
@@ -164,15 +203,25 @@ class NoiseStore:
         """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
         number, n_rows = 0, 0
         while n_rows < n_wanted:
-            if not self.has(number):
+            if self._lacks(number, n_wanted - n_rows):
                 yield number
             n_rows += self.shards[number]["rows"]
             number += 1
 
+    def has_texts(self, n: int) -> bool:
+        """Whether the first `n` texts are all there."""
+        return next(self.next_shards(n), None) is None
+
+    def _lacks(self, number: int, n_wanted: int) -> bool:
+        """Whether so many texts of a shard are not there though they can be made."""
+        entry = self.shards.get(number)
+        return entry is None or (entry["rows"] < n_wanted and bool(entry.get("cut")))
+
     def check_usable(self) -> None:
         """Raise when so few samples are usable that it will not do to go on."""
         thrown_away = self.thrown_away()
-        n_unfinished, n_samples = thrown_away.get("unfinished", 0), len(self) + sum(thrown_away.values())
+        n_unfinished = thrown_away.get("unfinished", 0)
+        n_samples = sum(map(_n_written, self.shards.values())) + sum(thrown_away.values())
         if n_unfinished > TOO_MANY_UNFINISHED * n_samples:
             raise EbmcalError(
                 f"{n_unfinished:,} of the first {n_samples:,} noise samples did not end: sampling stops. {FIT_LONGER}"
@@ -187,16 +236,17 @@ class NoiseStore:
         """Missing shards that will be needed for `n_wanted` texts, at most `limit`, for making them side by side.
 
         Unknown shards count as full until some are known, then as a tenth more than the mean: rather too few, and then
-        asked again, than too many. A shard too many does no harm: a reader takes the first texts.
+        asked again, than too many.
         """
         full = self.settings.sources_per_shard * self.settings.samples_per_mask
-        expected = min(full, 1.1 * len(self) / len(self.shards)) if self.shards else full
+        mean = sum(map(_n_written, self.shards.values())) / max(1, len(self.shards))
+        expected = min(full, 1.1 * mean) if self.shards else full
         missing: list[int] = []
         number, n_rows = 0, 0.0
         while n_rows < n_wanted and len(missing) < limit:
             known = self.shards.get(number)
-            n_rows += known["rows"] if known else max(1, expected)
-            missing += [] if known else [number]
+            missing += [number] if self._lacks(number, math.ceil(n_wanted - n_rows)) else []
+            n_rows += _n_written(known) if known else max(1, expected)
             number += 1
         return missing
 
@@ -265,6 +315,11 @@ def _about(path: Path) -> dict[str, Any] | None:
 
 def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
+
+
+def _n_written(entry: dict[str, Any]) -> int:
+    """The usable texts of a shard, with those that were cut off."""
+    return int(entry["rows"] + entry.get("cut", 0))
 
 
 def _entry(path: Path, facts: dict[str, Any]) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def _require_made(settings: NoiseLmSettings, rows: Texts, count: int, folder: Pa
     card = folder / "noise_lm" / settings.key(rows) / CARD
     if is_whole(card.parent, "", lambda _: None):
         place, _ = _store(settings, rows, read_json(card), folder)
-        if place.exists() and len(store := NoiseStore.open(place)) >= count:
+        if place.exists() and (store := NoiseStore.open(place)).has_texts(count):
             return store
     raise EbmcalError(
         "The noise is not made yet, and several processes cannot make it together. Call write_noise with the same "

@@ -338,7 +338,7 @@ def _require_made(config: ResolvedConfig, part: NoisePart, data: TaskData) -> No
     if card.exists() and not damage(card.parent):
         folder = _store_folder(config, train, read_json(card), card.parent.name)
         wanted = noise_wanted(config, part, len(train)) + n_held_out(data)
-        if (folder / RECORD).exists() and len(NoiseStore.open(folder)) >= wanted:
+        if (folder / RECORD).exists() and NoiseStore.open(folder).has_texts(wanted):
             return
     raise EbmcalError(
         f"The noise of {part.name} is not made yet, and several processes cannot make it together. "
