@@ -91,6 +91,18 @@ def test_no_labels_no_advice(tmp_path):
     assert advise(folder, [cell]) is None
 
 
+def test_rows_of_one_class_advise_nothing(tmp_path):
+    folder, cell = RunFolder(tmp_path), Cell("baseline", 1)
+    rows = draw(1.0, n=300)
+    path = folder.predictions(cell, "calibration")
+    path.parent.mkdir(parents=True)
+    rows.rows(np.flatnonzero(rows.labels == 1)).write(path)
+    found = advise(folder, [cell], not_fitted={"temperature (dev)": "why not", "isotonic (dev)": "why not"})
+    assert found["chosen"] is None
+    assert "All calibration rows are of one class (yes)" in found["sentences"][0]
+    assert found["sentences"][1] == "temperature (dev), isotonic (dev) left out: why not"
+
+
 def test_how_far_off_and_what_it_costs_are_said():
     _, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
     assert "% sure on average and right in" in said[0]
@@ -103,8 +115,6 @@ def test_cautions_name_what_makes_the_figures_weak():
     rows = draw(1.0, n=60)
     found = candidates("baseline", [rows])
     assert cautions(found, rows.labels, rows.label_names, n_test=5000)[0].startswith("60 calibration rows are few")
-    one = cautions(found, np.zeros(400, int), ("no", "yes"), n_test=5000)
-    assert "of one class" in one[0]
     lacking = cautions(found, np.arange(400) % 2, ("no", "yes", "maybe"), n_test=5000)
     assert "the label maybe" in lacking[0]
     few = cautions(found, np.arange(400) % 2, ("no", "yes"), n_test=90)

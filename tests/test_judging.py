@@ -74,6 +74,24 @@ def test_tables_show_intervals_floors_and_all_seeds(document):
     assert "Holm" in paired.notes[0]
 
 
+def test_calibrators_that_cannot_be_fitted_leave_the_rest(tmp_path):
+    """Calibration rows of one class, and energies that are not there: said, and no figure is lost."""
+    folder, cells = RunFolder(tmp_path), [Cell("baseline", 1), Cell("baseline", 2)]
+    for cell in cells:
+        for draw, split in enumerate(("test", "calibration", "train")):
+            found = rows(2.0, cell.seed, draw)
+            if split == "calibration":
+                found = found.rows(np.flatnonzero(found.labels == 1))
+            folder.predictions(cell, split).parent.mkdir(parents=True, exist_ok=True)
+            found.write(folder.predictions(cell, split))
+    document = judge_run(folder, cells, ["temperature", "energy-temperature"], QUICK)
+    assert {row["posthoc"] for row in document["rows"]} == {None, "temperature (train)", "ensemble"}
+    reasons = document["not_fitted"]
+    assert set(reasons) == {"temperature (dev)", "energy-temperature (dev)", "energy-temperature (train)"}
+    assert "calibration split: the labels are all of one class (yes)" in reasons["temperature (dev)"]
+    assert "needs an energy" in reasons["energy-temperature (train)"]
+
+
 def test_tasks_are_put_together(document):
     from ebmcal.benchmark.across_tasks import across_tasks_table, compare_across_tasks
 

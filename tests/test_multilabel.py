@@ -40,6 +40,19 @@ def test_every_label_is_a_problem_of_two_classes(tmp_path):
         np.testing.assert_allclose(found[label].probs[:, 1], 1 / (1 + np.exp(-logits[:, i])))
 
 
+@pytest.mark.filterwarnings("ignore:.*rows are few")
+def test_a_label_that_the_fitting_rows_lack_does_not_stop_the_others(tmp_path):
+    path, *_ = write(tmp_path / "p.jsonl")
+    fit, *_ = write(tmp_path / "fit.jsonl", seed=1)
+    lines = [json.loads(line) for line in fit.read_text().splitlines()]
+    fit.write_text("\n".join(json.dumps(row | {"label": [x for x in row["label"] if x == "food"]}) for row in lines))
+    with pytest.warns(UserWarning, match=r"Not calibrated: .*price: the labels are all of one class \(not price\)"):
+        found = evaluate_labels(path, fit=fit, n_resamples=20)
+    calibrated = [row["method"] for row in found.document["rows"] if row["posthoc"] and row["method"] != str(path)]
+    assert calibrated[0] == f"{path}: food"
+    assert not any("price" in name for name in calibrated)
+
+
 def test_csv_has_labels_between_bars(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("label,prob_food,prob_price\nfood|price,0.9,0.8\n,0.2,0.7\nprice,0.1,0.6\n")

@@ -5,8 +5,9 @@ cross-validated negative log-likelihood on the calibration rows: test rows are f
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,11 @@ BOUNDS = (0.02, 50.0)
 
 #: Fewer calibration rows than this say little.
 FEW_ROWS = 100
+
+ONE_CLASS = (
+    "All calibration rows are of one class ({name}): nothing can be fitted on them, temperature included, and they do "
+    "not say which model to use. Give calibration rows of every class (--calibration)."
+)
 
 
 @dataclass(frozen=True)
@@ -61,10 +67,16 @@ class Candidate:
         }
 
 
-def advise(folder: RunFolder, cells: Sequence[Cell], n_test: int | None = None) -> dict[str, Any] | None:
+def advise(
+    folder: RunFolder,
+    cells: Sequence[Cell],
+    n_test: int | None = None,
+    not_fitted: Mapping[str, str] = MappingProxyType({}),
+) -> dict[str, Any] | None:
     """Candidates, best first, the one to use, and sentences; None where no cell has enough calibration rows.
 
-    `n_test` is how many test rows there are, for the caution that they are few.
+    `n_test` is how many test rows there are, for the caution that they are few; `not_fitted` says of calibrators why
+    they have no row.
     """
     by_method: dict[str, list[Predictions]] = {}
     for cell in cells:
@@ -73,17 +85,28 @@ def advise(folder: RunFolder, cells: Sequence[Cell], n_test: int | None = None) 
             by_method.setdefault(cell.method, []).append(rows)
     if not by_method:
         return None
+    first = next(iter(by_method.values()))[0]
+    lacking = [f"{', '.join(steps)} left out: {why}" for why, steps in _by_reason(not_fitted).items()]
+    if len(seen := np.unique(first.labels)) < 2:
+        said = [ONE_CLASS.format(name=first.label_names[seen[0]])]
+        return {"n_rows": first.n_rows, "chosen": None, "candidates": [], "sentences": said + lacking}
     found = [candidate for method, runs in by_method.items() for candidate in candidates(method, runs)]
     chosen = choose(found)
-    first = next(iter(by_method.values()))[0]
     labels = first.labels
     largest = float(np.bincount(labels).max() / len(labels))
     return {
         "n_rows": len(labels),
         "chosen": chosen.title,
         "candidates": [candidate.to_json() for candidate in sorted(found, key=lambda candidate: candidate.nll)],
-        "sentences": sentences(found, chosen, largest) + cautions(found, labels, first.label_names, n_test),
+        "sentences": sentences(found, chosen, largest) + cautions(found, labels, first.label_names, n_test) + lacking,
     }
+
+
+def _by_reason(not_fitted: Mapping[str, str]) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for step, why in not_fitted.items():
+        found.setdefault(why, []).append(step)
+    return found
 
 
 def choose(found: Sequence[Candidate]) -> Candidate:
@@ -154,11 +177,7 @@ def cautions(found: Sequence[Candidate], labels: np.ndarray, names: Sequence[str
             "fitted on them may do harm."
         )
     absent = [str(name) for index, name in enumerate(names) if index not in set(labels.tolist())]
-    if len(absent) == len(names) - 1:
-        said.append(
-            "All calibration rows are of one class: what is fitted on them, temperature included, is worthless."
-        )
-    elif absent:
+    if absent:
         said.append(f"No calibration row has the label {', '.join(absent[:5])}: calibrators know nothing of it.")
     bound = [
         c.method for c in found if not c.with_temperature and not is_inside(c.temperature) and c.method != "baseline"

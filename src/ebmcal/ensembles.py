@@ -4,10 +4,13 @@ Shown as "hidden + ensemble", and below it with each post-hoc calibrator, fitted
 ensemble itself. `judging` judges them as it does the cells.
 """
 
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from ebmcal.calibrators import make_calibrator
+from ebmcal.calibrators import Calibrator, make_calibrator
+from ebmcal.calibrators.held_out import require_two_classes
+from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions, ensemble
 from ebmcal.runfolder import Cell, RunFolder
 
@@ -33,13 +36,20 @@ def ensembles_of(
 def _steps(
     folder: RunFolder, members: Sequence[Cell], posthoc: Sequence[str]
 ) -> Iterator[tuple[str, str, str, Predictions]]:
-    held_out = _together(folder, members, "calibration") if posthoc else None
-    calibrators = [make_calibrator(name).fit_predictions(held_out) for name in posthoc] if held_out else []
+    calibrators = list(_fitted(posthoc, _together(folder, members, "calibration"))) if posthoc else []
     for test_set in (split for split in folder.splits(members[0]) if split.startswith("test")):
         rows = _together(folder, members, test_set)
         yield ENSEMBLE, f"{len(members)} seeds", test_set, rows
         for calibrator in calibrators:
             yield f"{ENSEMBLE} + {calibrator.name} (dev)", calibrator.note, test_set, calibrator.apply(rows)
+
+
+def _fitted(posthoc: Sequence[str], held_out: Predictions) -> Iterator[Calibrator]:
+    """Those that can be fitted: why others cannot is told of each seed by itself."""
+    for name in posthoc:
+        with contextlib.suppress(EbmcalError):
+            require_two_classes(held_out, "calibration split")
+            yield make_calibrator(name).fit_predictions(held_out)
 
 
 def _together(folder: RunFolder, members: Sequence[Cell], split: str) -> Predictions:

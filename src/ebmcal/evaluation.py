@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ebmcal.calibrators import Calibrator, make_calibrator
+from ebmcal.calibrators.held_out import require_two_classes
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
 from ebmcal.judging import Figures, Measures, compare_figures, detect, measure_rows, row_of, with_holm
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS
@@ -138,7 +139,7 @@ def evaluate(
     named = _read_all(predictions, normalize)
     named = _same_rows(named) if paired else named
     outside, fitting = _partners(named, ood, "ood", normalize), _partners(named, fit, "fit", normalize)
-    _check_classes(named, fitting)
+    _check_fitting(named, fitting)
     if ensemble:
         named, fitting, outside = _with_ensemble(named, fitting, outside, paired)
     judged = dict(_with_calibrated(named, fitting, calibrators))
@@ -298,13 +299,17 @@ def _with_ensemble(
         ]
 
 
-def _check_classes(named: Mapping[str, Predictions], fitting: Mapping[str, Predictions]) -> None:
+def _check_fitting(named: Mapping[str, Predictions], fitting: Mapping[str, Predictions]) -> None:
     for name, rows in fitting.items():
         if rows.label_names != named[name].label_names:
             raise EbmcalError(
                 f"fit (--fit) of {name} has the classes {', '.join(rows.label_names)}; {name} has "
                 f"{', '.join(named[name].label_names)}. Give predictions of the same model."
             )
+        where = f"fit (--fit) of {name}"
+        with errors_of(where):
+            known = rows.labelled()
+        require_two_classes(known, where)
 
 
 def _with_calibrated(

@@ -9,18 +9,22 @@ document, `metrics.json` in a run folder, which tables, report and benchmark rea
     paired     [{"method", "posthoc", "against", "seed", "metric", "difference", "low", "high", "p_value", "p_holm",
                  "standard_error", "df"[, "rows_needed", "seeds_needed"]}]
     paired_over_seeds  the same over all seeds that both have, with "n_seeds" in place of "seed" (two seeds or more)
+    not_fitted {post-hoc step: why it has no rows}, of runs
     detection  {model: {"<texts> by <score>": {"auroc", "aupr", "fpr_at_95_recall"}}}
 
 Part of the evaluation half: it reads predictions and needs no torch.
 """
 
+import itertools
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from ebmcal.calibrators import Calibrator, FewRows, make_calibrator
+from ebmcal.calibrators.held_out import require_two_classes
 from ebmcal.ensembles import ensembles_of
+from ebmcal.errors import EbmcalError
 from ebmcal.metrics import (
     DEFAULT_METRICS,
     HEADLINE_METRICS,
@@ -167,9 +171,9 @@ def judge_run(
     """The document's rows, paired tests (against the baseline of the same seed) and detection, of cells of a run.
 
     Post-hoc calibrators are fitted on the training predictions, shown as (train), and on the calibration split, shown
-    as (dev). Each file of predictions is read once.
+    as (dev); one that cannot be fitted has no row, but a reason. Each file of predictions is read once.
     """
-    document: dict[str, Any] = {"rows": [], "detection": {}}
+    document: dict[str, Any] = {"rows": [], "detection": {}, "not_fitted": {}}
     seeds: Seeds = {}
     with warnings.catch_warnings():
         # Small splits and fits that failed are in the notes; a warning for each of many rows would drown the table.
@@ -178,7 +182,9 @@ def judge_run(
         warnings.filterwarnings("ignore", message=".* did not (settle|converge)")
         for cell in cells:
             tests = {s: _read(folder, cell, s) for s in folder.splits(cell) if s.startswith("test")}
-            for row, figures in _cell_rows(cell, tests, _calibrators(folder, cell, posthoc), how):
+            calibrators, failed = _calibrators(folder, cell, posthoc)
+            document["not_fitted"] |= failed
+            for row, figures in _cell_rows(cell, tests, calibrators, how):
                 document["rows"].append(row)
                 seeds.setdefault((row["method"], row["posthoc"], row["test_set"]), {})[cell.seed] = figures
             others = [s for s in folder.splits(cell) if s == "noise" or s.startswith("ood_")]
@@ -231,14 +237,17 @@ def _read(folder: RunFolder, cell: Cell, split: str) -> Predictions:
     return Predictions.read(folder.predictions(cell, split))
 
 
-def _calibrators(folder: RunFolder, cell: Cell, posthoc: Sequence[str]) -> dict[str, Calibrator]:
-    """Every post-hoc calibrator of a cell, fitted, by the name it is shown under."""
+def _calibrators(folder: RunFolder, cell: Cell, posthoc: Sequence[str]) -> tuple[dict[str, Calibrator], dict[str, str]]:
+    """Every post-hoc calibrator of a cell, fitted, by the name it is shown under; of others why they could not be."""
     rows = {split: _read(folder, cell, split) for split in (FITTED_ON if posthoc else ())}
-    return {
-        f"{name} ({shown})": make_calibrator(name).fit_predictions(rows[split])
-        for name in posthoc
-        for split, shown in FITTED_ON.items()
-    }
+    fitted, failed = {}, {}
+    for name, (split, shown) in itertools.product(posthoc, FITTED_ON.items()):
+        try:  # models are trained by now: what one calibrator cannot do must not take the rest away
+            require_two_classes(rows[split], f"{split} split")
+            fitted[f"{name} ({shown})"] = make_calibrator(name).fit_predictions(rows[split])
+        except EbmcalError as error:
+            failed[f"{name} ({shown})"] = str(error)
+    return fitted, failed
 
 
 def _cell_rows(

@@ -9,6 +9,7 @@ What needs one right class among several, top-label figures and ranking by confi
 """
 
 import statistics
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.calibrators import CALIBRATORS
+from ebmcal.calibrators.held_out import require_two_classes
 from ebmcal.calibrators.one_vs_rest import OneVsRest
 from ebmcal.errors import EbmcalError, errors_of, unknown_name
 from ebmcal.evaluation import Evaluation, evaluate
@@ -56,12 +58,24 @@ def evaluate_labels(
         for file, other in zip(judged, fitting, strict=bool(fitting))
         for label, rows in read_labels(other).items()
     }
+    held_out = {name: rows for name, rows in held_out.items() if _can_be_fitted(name, rows)}
     found = evaluate(
-        named, metrics=list(metrics or LABEL_METRICS), paired=False, fit=held_out or None, calibrator=wanted or None,
+        named, metrics=list(metrics or LABEL_METRICS), paired=False, fit=held_out if fitting else None,
+        calibrator=wanted or None,
         **options,
     )  # fmt: skip
     rows = [*found.document["rows"], *_means(found.document["rows"], [str(file) for file in judged])]
     return replace(found, document={**found.document, "rows": rows}, shown=tuple(metrics or LABEL_METRICS[:5]))
+
+
+def _can_be_fitted(name: str, rows: Predictions) -> bool:
+    """Whether the fitting rows have the label and lack it; a rare one that is never there does not stop the others."""
+    try:
+        require_two_classes(rows, f"fit (--fit) of {name}")
+        return True
+    except EbmcalError as error:
+        warnings.warn(f"Not calibrated: {error}", stacklevel=3)
+        return False
 
 
 def read_labels(path: Path) -> dict[str, Predictions]:

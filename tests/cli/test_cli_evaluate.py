@@ -292,11 +292,13 @@ def test_other_labels_for_the_same_ids_are_refused(files):
         (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "would write over the predictions"),
         (["unlabelled.csv"], "No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "No row has a label"),
+        (["base.csv", "--fit", "one.csv"], "fit (--fit) of base.csv: the labels are all of one class (neu)"),
     ],
 )
 def test_mistakes_are_refused(files, monkeypatch, arguments, words):
     monkeypatch.chdir(files)
     rows(100, names=("no", "yes")).write("two.csv")
+    Predictions(np.ones(50, int), ("neg", "neu", "pos"), logits=rows(50).logits).write("one.csv")
     Predictions(np.full(50, -1), ("neg", "neu", "pos"), logits=rows(50).logits).write("unlabelled.csv")
     message = refused(*arguments, *QUICK)
     assert words in message

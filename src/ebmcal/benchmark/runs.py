@@ -58,6 +58,7 @@ def is_finished(task: BenchmarkTask) -> bool:
     if outcome.document.get("fingerprints") != task.fingerprints or damage(task.folder.root):
         return False
     steps = [None, *(f"{name} ({shown})" for name in task.config.posthoc for shown in FITTED_ON.values())]
+    steps = [step for step in steps if step not in outcome.document.get("not_fitted", {})]
     sets = [split for split in task.fingerprints or {} if split.startswith("test")]
     wanted = {(cell, step, name) for cell in task.cells for step in steps for name in sets}
     there = {

@@ -24,13 +24,7 @@ def require_held_out(rows: Predictions, model_dir: Path, where: object, *, allow
     >>> rows = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]], meta={"split": "train"})
     >>> require_held_out(rows, Path("model"), "train.parquet", allow_mismatch=True)  # else an error
     """
-    seen = np.unique(rows.labels[rows.labels >= 0])
-    if len(seen) < 2:
-        names = ", ".join(rows.label_names[label] for label in seen) or "none"
-        raise EbmcalError(
-            f"{where}: the labels are all of one class ({names}), and what is learned from them would send every text "
-            "there. Give rows of at least two classes."
-        )
+    require_two_classes(rows, where)
     if allow_mismatch:
         return
     way_out = "give the calibration split's (calibrate takes others with --allow-mismatch, allow_mismatch=True)."
@@ -41,6 +35,20 @@ def require_held_out(rows: Predictions, model_dir: Path, where: object, *, allow
     differing = _differing(rows.meta, model_dir)
     if differing:
         raise EbmcalError(f"{where} holds predictions of another model: {differing}. Predict with this one: {way_out}")
+
+
+def require_two_classes(rows: Predictions, where: object) -> None:
+    """Refuse rows that all have one label: a calibrator has nothing to learn from them.
+
+    >>> require_two_classes(Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]]), "dev.parquet")
+    """
+    seen = np.unique(rows.labels[rows.labels >= 0])
+    if len(seen) < 2:
+        names = ", ".join(rows.label_names[label] for label in seen) or "none"
+        raise EbmcalError(
+            f"{where}: the labels are all of one class ({names}), and what is learned from them would send every text "
+            "there. Give rows of at least two classes."
+        )
 
 
 def _differing(meta: dict[str, Any], model_dir: Path) -> str:

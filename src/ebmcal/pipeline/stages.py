@@ -217,8 +217,9 @@ def _conclude(folder: RunFolder, work: CellWork, training: dict[str, Any], failu
         "paired": judged["paired"],
         "paired_over_seeds": judged["paired_over_seeds"],
         "detection": judged["detection"],
+        "not_fitted": judged["not_fitted"],
         "training": training,
-        "advice": advise(folder, cells, n_test=len(data.splits["test"])),
+        "advice": advise(folder, cells, n_test=len(data.splits["test"]), not_fitted=judged["not_fitted"]),
     }
     write_json(folder.metrics, document)
 
