@@ -50,6 +50,7 @@ bench: $(READY)
 study: $(READY)
 	for name in study noise methods ablations; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
 	$(BIN)/python benchmarks/study_tables.py results/study
+	$(BIN)/python benchmarks/energy_temperature.py results/study
 	$(BIN)/python docs/_site/readme.py
 
 # The documentation site, in site/: no network, and every warning is an error.
