@@ -23,9 +23,9 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import Kind
+from ebmcal.metrics.bins import Kind
 from ebmcal.metrics.chance import binned_error
-from ebmcal.metrics.comparing import compare_measured
+from ebmcal.metrics.comparing import compare_measured, mean_over_seeds
 from ebmcal.metrics.intervals import measure, normal_quantile
 from ebmcal.metrics.registry import METRICS
 from ebmcal.predictions.arrays import softmax
@@ -78,6 +78,17 @@ PAIRS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {  # (factor
     "overconfident, calibrated": ((2.0, 0.0), (1.0, 0.0)),
     "over-, underconfident": ((1.6, 0.0), (0.6, 0.0)),
 }
+
+#: Two methods, trained with several seeds each: the factor of the logits, how much it wavers from seed to seed, and the
+#: noise of each seed on each row. The truth is the mean over all seeds and rows.
+SEEDED: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
+    "seeds alike": ((2.0, 0.0, 0.5), (1.3, 0.0, 0.5)),
+    "seeds waver": ((2.0, 0.3, 0.5), (1.3, 0.2, 0.5)),
+    "seeds waver much": ((2.0, 0.8, 0.5), (1.5, 0.5, 0.5)),
+    "methods alike": ((1.6, 0.3, 0.5), (1.6, 0.3, 0.5)),
+}
+SEEDS, SEEDED_SIZES = (3, 5), (300, 1000)
+SEEDED_METRICS = {"accuracy": "accuracy", "NLL": "nll", "ECE class-wise": "ece_classwise"}
 
 
 def draw_labels(shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -168,11 +179,79 @@ def _difference(tests: list[Any], truth: float) -> dict[str, float]:
     return {"truth": round(truth, 5), **{name: round(float(column.mean()), 5) for name, column in means.items()}}
 
 
+def run_seeds(name: str, n_seeds: int, n_rows: int, trials: int) -> dict[str, Any]:
+    """Means over seeds of the first method, and its differences from the second, as runs and benchmarks have them."""
+    wanted: Any = {shown: (METRICS[key], {}) for shown, key in SEEDED_METRICS.items()}
+    rng = np.random.default_rng([n_seeds, n_rows, 11])
+    means: dict[str, list[Any]] = {shown: [] for shown in wanted}
+    tests: dict[str, list[Any]] = {shown: [] for shown in wanted}
+    for _ in range(trials):
+        z = rng.normal(size=(n_rows, 3))
+        labels = draw_labels(softmax(z), rng)
+        both = [
+            [
+                measure(wanted, labels, softmax(_of_seed(z, method, rng)), n_resamples=200, seed=0)
+                for _ in range(n_seeds)
+            ]
+            for method in SEEDED[name]
+        ]
+        for shown in wanted:
+            ours, theirs = ([figures[shown] for figures in method] for method in both)
+            means[shown].append(mean_over_seeds(ours))
+            tests[shown].append(compare_measured(ours, theirs))
+    found = {}
+    for shown in wanted:
+        first, second = (truth_over_seeds(method, shown) for method in SEEDED[name])
+        ends = np.array([(mean.value, mean.low, mean.high) for mean in means[shown]])
+        held = (ends[:, 1] <= first + 2e-4) & (first - 2e-4 <= ends[:, 2])
+        mean = {"truth": round(first, 5), "plain": round(float(ends[:, 0].mean()), 5)}
+        mean |= {"low": round(float(ends[:, 1].mean()), 5), "high": round(float(ends[:, 2].mean()), 5)}
+        found[shown] = mean | {"coverage": round(float(held.mean()), 5)}
+        found[f"{shown}, difference"] = _difference(tests[shown], first - second)
+    return found
+
+
+def _of_seed(z: np.ndarray, method: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
+    """The logits of one more seed."""
+    factor, wavering, noise = method
+    return z * (factor + wavering * rng.normal()) + rng.normal(size=z.shape) * noise
+
+
+@functools.cache
+def truth_over_seeds(method: tuple[float, float, float], shown: str) -> float:
+    """The metric of a seed with label probabilities in place of labels, on very many rows, over all factors."""
+    factor, wavering, noise = method
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7 if wavering else 1)
+    return float(
+        sum(w * _true_figure(factor + wavering * x, noise, shown) for x, w in zip(nodes, weights, strict=True))
+        / weights.sum()
+    )
+
+
+def _true_figure(factor: float, noise: float, shown: str) -> float:
+    def rows(rng: np.random.Generator, n: int) -> Rows:
+        z = rng.normal(size=(n, 3))
+        return softmax(z * factor + rng.normal(size=z.shape) * noise), softmax(z)
+
+    if shown.startswith("ECE"):
+        return true_error(rows, "class-wise", 3)
+    probs, shares = rows(np.random.default_rng(99), 500_000)
+    if shown == "NLL":
+        return float(-(shares * np.log(probs)).sum(axis=1).mean())
+    return float(np.take_along_axis(shares, probs.argmax(axis=1)[:, None], axis=1).mean())
+
+
 def cells() -> list[tuple[str, Callable[..., dict[str, Any]], str, int, int]]:
-    """What there is to draw: key, function, name of the model or pair, classes, rows."""
+    """What there is to draw: key, function, name of the model or pair, classes (or seeds), rows."""
     singles = [(run_model, name, c, n) for c in CLASSES for name in MODELS for n in SIZES]
     pairs = [(run_pair, name, c, n) for c in (3,) for name in PAIRS for n in SIZES]
-    return [(f"{name}, {c} classes, {n} rows", function, name, c, n) for function, name, c, n in singles + pairs]
+    seeded = [
+        (f"{name}, {s} seeds, {n} rows", run_seeds, name, s, n) for name in SEEDED for s in SEEDS for n in SEEDED_SIZES
+    ]
+    return [
+        *((f"{name}, {c} classes, {n} rows", function, name, c, n) for function, name, c, n in singles + pairs),
+        *((f"{name}, {s} seeds, {n} rows", run_seeds, name, s, n) for name, s, n in seeded),
+    ]
 
 
 def table(found: dict[str, Any]) -> str:
@@ -213,7 +292,30 @@ def table(found: dict[str, Any]) -> str:
     for key, function, name, c, n in (cell for cell in cells() if cell[0] in found):
         if function is run_pair:
             lines.append(f"| {c} | {name} | {n:,} | " + " | ".join(_paired(found[key][kind]) for kind in KINDS) + " |")
+    lines += _seeded_lines(found)
     return "\n".join(lines) + "\n"
+
+
+def _seeded_lines(found: dict[str, Any]) -> list[str]:
+    """Means over seeds and differences between methods over seeds."""
+    there = [cell for cell in cells() if cell[1] is run_seeds and cell[0] in found]
+    titles = [title for shown in SEEDED_METRICS for title in (shown, "difference")]
+    lines = [
+        "",
+        "Several seeds, three classes: coverage of the mean over seeds and of its difference from another method, over "
+        "seeds and rows together. Every trial draws new seeds and new rows; the truth is the mean over all of them.",
+        "",
+        f"| methods | seeds | rows | {' | '.join(titles)} |",
+        "|---|---:|---:|" + "---:|" * len(titles),
+    ]
+    every = []
+    for key, _, name, n_seeds, n in there:
+        kinds = [kind for shown in SEEDED_METRICS for kind in (shown, f"{shown}, difference")]
+        held = [found[key][kind]["coverage"] for kind in kinds]
+        every += held
+        lines.append(f"| {name} | {n_seeds} | {n:,} | " + " | ".join(f"{share:.3f}" for share in held) + " |")
+    lowest = f"The lowest is {min(every):.3f}, and {sum(c < 0.93 for c in every)} of {len(every)} are below 0.93."
+    return [*lines, "", lowest] if there else []
 
 
 def _single(e: dict[str, float]) -> str:
@@ -226,6 +328,10 @@ def _paired(e: dict[str, float]) -> str:
     return f"{e['truth']:+.3f} | {e['plain']:+.3f} | {span} | {e['coverage']:.3f} | {e['significant']:.3f}"
 
 
+def _coverages(entry: dict[str, Any]) -> list[float]:
+    return [figures["coverage"] for figures in entry.values() if isinstance(figures, dict)]
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=250)
@@ -233,11 +339,11 @@ def main() -> None:
     found: dict[str, Any] = json.loads(RAW.read_text()) if RAW.exists() else {}
     for key, function, name, n_classes, n_rows in cells():
         for wanted in (trials, 4 * trials):
-            lowest = min((found[key][kind]["coverage"] for kind in KINDS), default=0.0) if key in found else 0.0
+            lowest = min(_coverages(found[key])) if key in found else 0.0
             if found.get(key, {}).get("trials", 0) < wanted and lowest < LOOK_CLOSER:
                 found[key] = function(name, n_classes, n_rows, wanted) | {"trials": wanted}
                 RAW.write_text(json.dumps(found, indent=1) + "\n")
-                print(key, *(found[key][kind]["coverage"] for kind in KINDS), flush=True)
+                print(key, *_coverages(found[key]), flush=True)
     TABLE.write_text(table(found))
 
 
