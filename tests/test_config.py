@@ -116,6 +116,8 @@ def test_yaml_with_overrides(tmp_path):
         (b"steps: 3\ntask: rte\nsteps: 4\n", "'steps' is given twice"),
         (b"noise-ratio: 3\nnoise_ratio: 4\n", "'noise_ratio' is given twice"),
         (b"ood: {a: x.csv, a: y.csv}\n", "'a' is given twice"),
+        (b"task: 2024-13-45", "not readable YAML"),
+        (b"task: " + b"[" * 5000, "not readable YAML"),
         (b"task: !!python/object/apply:os.system ['true']", "not readable YAML"),
     ],
 )

@@ -312,7 +312,7 @@ def read_yaml(path: Path) -> dict[str, Any]:
         values = _OnceLoader(path.read_text(encoding="utf-8")).get_single_data()
     except FileNotFoundError as error:
         raise EbmcalError(f"The config file {path} does not exist.") from error
-    except (yaml.YAMLError, UnicodeDecodeError, OSError) as error:
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:  # a date of month 13, nesting without end
         raise EbmcalError(f"The config file {path} is not readable YAML: {' '.join(str(error).split())}") from error
     if values is None:
         return {}

@@ -12,6 +12,7 @@ from ebmcal.calibrators.in_model import folded_temperature
 from ebmcal.cli.calibrate import calibrate
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
+from ebmcal.report import model_card
 
 NAMES = ("neg", "neu", "pos")
 
@@ -33,7 +34,7 @@ def rows(n=800, scale=3.0, names=NAMES, **changes):
 
 
 def write_config(folder, names=NAMES):
-    folder.mkdir(exist_ok=True)
+    folder.mkdir(exist_ok=True, parents=True)
     (folder / "config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(names)}}))
     return folder
 
@@ -168,6 +169,19 @@ def test_rows_of_one_class_are_refused(model_dir, tmp_path):
         with pytest.raises(EbmcalError, match=r"all of one class \(pos\)"):
             run(model_dir, "--on", tmp_path / "one.csv", *options)
     assert attached(model_dir) is None
+
+
+@pytest.mark.parametrize("damaged", ["config.yaml", "metrics.json"])
+def test_a_card_that_cannot_be_made_again_does_not_hide_what_was_done(tmp_path, on, damaged):
+    model = write_config(tmp_path / "run" / "checkpoints" / "hidden-seed1" / "model")
+    card = model_card.write_card(model).read_text()
+    (tmp_path / "run" / damaged).write_text("{ half")
+    result = run(model, "--on", on)
+    assert attached(model) is not None
+    assert "Stored as" in result.stdout
+    assert "README.md of the model stays as it was" in result.stderr
+    assert damaged in result.stderr
+    assert (model / "README.md").read_text() == card
 
 
 def test_energy_temperature_is_kept_and_asks_for_energies(model_dir, on, tmp_path):

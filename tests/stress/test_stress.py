@@ -1,7 +1,9 @@
 """`ebmcal stress` from end to end with tiny models."""
 
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 pytest.importorskip("torch")
@@ -44,9 +46,32 @@ def test_the_command(place, capsys):
     assert json.loads(again.to_json()) == document
 
 
+def test_the_other_model_may_have_its_labels_in_another_order(place, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    turned = shutil.copytree(place / "theirs", tmp_path / "turned")
+    config = json.loads((turned / "config.json").read_text())
+    config |= {"id2label": {"0": "positive", "1": "negative"}, "label2id": {"positive": 0, "negative": 1}}
+    (turned / "config.json").write_text(json.dumps(config))
+    weights = load_file(turned / "model.safetensors")
+    weights |= {name: weights[name].flip(0).contiguous() for name in ("classifier.weight", "classifier.bias")}
+    save_file(weights, turned / "model.safetensors", {"format": "pt"})
+    both = [
+        ebmcal.stress_test(place / "ours", place / "test.csv", beside=other, max_rows=24, changes=["case"]).document
+        for other in (place / "theirs", turned)
+    ]
+    first, second = ([row["metrics"] for row in found["conditions"] if row["model"] != "ours"] for found in both)
+    assert [row["accuracy"] for row in first] == [row["accuracy"] for row in second]
+    np.testing.assert_allclose(
+        [row["nll"]["value"] for row in first], [row["nll"]["value"] for row in second], rtol=1e-5
+    )
+
+
 def test_what_is_refused(place, tmp_path):
     with pytest.raises(EbmcalError, match="Unknown change 'typo'"):
         ebmcal.stress_test(place / "ours", place / "test.csv", changes=["typo"])
+    with pytest.raises(EbmcalError, match="nothing to test"):
+        ebmcal.stress_test(place / "ours", place / "test.csv", changes=[], shipped=False)
     save_encoder(tmp_path / "three", n_labels=3)
     with pytest.raises(EbmcalError, match="other labels"):
         ebmcal.stress_test(place / "ours", place / "test.csv", beside=tmp_path / "three")

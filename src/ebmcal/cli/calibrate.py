@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from ebmcal.errors import EbmcalError
+
 
 def calibrate(
     model_dir: Annotated[Path, typer.Argument(help="A model folder, as save_pretrained writes it.")],
@@ -30,7 +32,10 @@ def calibrate(
     with as_notices():
         kept = calibrate_folder(model_dir, on, calibrator, fold=fold, allow_mismatch=allow_mismatch)
     if (model_dir / CARD).exists():
-        write_card(model_dir)
+        try:
+            write_card(model_dir)
+        except EbmcalError as error:  # the calibrator is stored by now
+            typer.echo(f"Note: {CARD} of the model stays as it was. {error}", err=True)
     note = f" ({kept.calibrator.note})" if kept.calibrator.note else ""
     typer.echo(
         f"{kept.calibrator.name}{note} fitted on {kept.n_rows:,} rows of {on}: NLL {kept.nll_before:.4f} → "

@@ -16,7 +16,7 @@ import yaml
 
 from ebmcal.calibrators import TemperatureScaling, attached
 from ebmcal.calibrators.in_model import folded_temperature, model_folder
-from ebmcal.config import RunConfig
+from ebmcal.config import RunConfig, read_yaml
 from ebmcal.decisions import attached_rule
 from ebmcal.errors import EbmcalError
 from ebmcal.plots import draw_reliability, prepare_reliability
@@ -70,7 +70,7 @@ def _is_ours(card: Path) -> bool:
 
 def _content(folder: Path, run: RunFolder | None, cell: Cell | None, document: Mapping[str, Any]) -> dict[str, Any]:
     facts = read_json(folder / "ebmcal.json") if (folder / "ebmcal.json").exists() else {}
-    config = yaml.safe_load(run.config.read_text(encoding="utf-8")) if run and run.config.exists() else {}
+    config = read_yaml(run.config) if run and run.config.exists() else {}
     task, encoder = str(facts.get("task") or "text classification"), _without_place(config.get("encoder"))
     method, calibrator = facts.get("method"), attached(folder)
     rows = [r for r in document.get("rows", ()) if cell and (r["method"], r.get("seed")) == (cell.method, cell.seed)]

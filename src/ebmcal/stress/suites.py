@@ -26,6 +26,7 @@ KINDS = ("invariance", "directional", "minimum-functionality")
 ADDITIONS = ("append", "prepend", "replace")
 KEYS = {"name", "kind", "strengths", "expect", "templates", "words", "cases", "labels", *ADDITIONS}
 TOLERANCE = 0.1  # of a probability, as in CheckList
+MOST = 1000  # sentences added to a text
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,12 @@ def read_suite(path: str | Path) -> list[SuiteTest]:
     path = Path(path)
     try:
         content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
+    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise EbmcalError(f"{path} is not a readable suite of tests: {error}") from error
     if not isinstance(content, Mapping) or not isinstance(content.get("tests"), list):
         raise EbmcalError(f"{path} is no suite: it needs `tests:`, a list; see docs/stress.md.")
-    common = tuple(map(str, content.get("labels") or ()))
-    problems: list[str] = []
+    problems = [f"labels: {problem}" for problem in _label_problems(content.get("labels"))]
+    common = () if problems else tuple(map(str, content.get("labels") or ()))
     tests = [_test(path.stem, number, entry, common, problems) for number, entry in enumerate(content["tests"], 1)]
     if problems or not tests:
         raise EbmcalError(f"{path}: " + " ".join(problems or ["it has no tests."]))
@@ -105,7 +106,9 @@ def _test(suite: str, number: int, entry: Any, common: tuple[str, ...], problems
         return None
     cases = _cases(entry)
     labels = dict.fromkeys([*common, *map(str, entry.get("labels") or ()), *(label for _, label in cases)])
-    expect = Expectation(**entry["expect"]) if kind == "directional" else None
+    expect = (
+        Expectation(**entry["expect"] | {"label": str(entry["expect"]["label"])}) if kind == "directional" else None
+    )
     if expect and expect.label != "predicted":
         labels[expect.label] = None
     return SuiteTest(
@@ -117,21 +120,23 @@ def _test(suite: str, number: int, entry: Any, common: tuple[str, ...], problems
 
 def _problems(entry: Mapping[str, Any], kind: Any) -> list[str]:
     found = [f"unknown key {key!r}; known: {', '.join(sorted(KEYS))}." for key in entry if key not in KEYS]
+    found += _label_problems(entry.get("labels"))
     if kind not in KINDS:
         return [*found, f"kind is {kind!r}; it must be one of {', '.join(KINDS)}."]
     given = [name for name in ADDITIONS if entry.get(name)]
     if kind == "minimum-functionality":
-        templates = isinstance(entry.get("templates"), list) and isinstance(entry.get("words"), Mapping)
-        if not templates and not _are_cases(entry.get("cases")):
-            found.append("it needs templates (with {word}) and words by label, or cases with text and label.")
-        return found
+        if not _are_templates(entry) and not _are_cases(entry.get("cases")):
+            found.append("it needs templates (with {word}) and lists of words by label, or cases with text and label.")
+            return found
+        labels = [*(entry.get("words") or ()), *(case["label"] for case in entry.get("cases") or ())]
+        return found + _label_problems(labels)
     if len(given) != 1:
         found.append(f"it needs one of {', '.join(ADDITIONS)}; {', '.join(given) or 'none'} came.")
     elif not isinstance(entry[given[0]], Mapping if given[0] == "replace" else list):
         found.append(f"{given[0]} must be a {'mapping of words' if given[0] == 'replace' else 'list of sentences'}.")
     strengths = entry.get("strengths", [1])
-    if not isinstance(strengths, list) or not all(type(n) is int and n > 0 for n in strengths):
-        found.append(f"strengths are whole numbers above 0; {strengths!r} came.")
+    if not isinstance(strengths, list) or not strengths or not all(type(n) is int and 0 < n <= MOST for n in strengths):
+        found.append(f"strengths are whole numbers from 1 to {MOST}; {strengths!r} came.")
     return found + (_expect_problems(entry.get("expect")) if kind == "directional" else [])
 
 
@@ -140,9 +145,30 @@ def _expect_problems(expect: Any) -> list[str]:
         return ["expect needs label (a label, or predicted) and moves (up or down), and may have tolerance."]
     if expect["moves"] not in ("up", "down"):
         return [f"expect: moves is {expect['moves']!r}; it must be up or down."]
+    if problems := _label_problems([expect["label"]]):
+        return [f"expect: {problem}" for problem in problems]
     tolerance = expect.get("tolerance", TOLERANCE)
     is_share = isinstance(tolerance, int | float) and 0 <= tolerance < 1
     return [] if is_share else [f"expect: tolerance is {tolerance!r}; it must be a share of 1."]
+
+
+def _label_problems(labels: Any) -> list[str]:
+    """What is wrong with a list of labels; YAML makes switches of yes, no, on and off."""
+    if labels is not None and not isinstance(labels, list):
+        return [f"a list of labels is needed; {labels!r} came."]
+    return [
+        f"the label {label!r} is no word: YAML reads yes, no, on, off and null as values. Put it in quotes."
+        for label in labels or ()
+        if isinstance(label, bool) or label is None
+    ]
+
+
+def _are_templates(entry: Mapping[str, Any]) -> bool:
+    templates, words = entry.get("templates"), entry.get("words")
+    if not isinstance(templates, list) or not isinstance(words, Mapping) or not words:
+        return False
+    are_texts = all(isinstance(template, str) and "{word}" in template for template in templates)
+    return bool(are_texts and templates and all(isinstance(many, list) and many for many in words.values()))
 
 
 def _are_cases(cases: Any) -> bool:

@@ -71,6 +71,8 @@ def stress_test(
         if name not in CHANGES:
             raise unknown_name("change", name, CHANGES)
     files = [*(shipped_suites() if shipped else []), *suites]
+    if changes is not None and not changes and not files:
+        raise EbmcalError("There is nothing to test: no change (changes, --changes) and no suite.")
     tests = [test for file in files for test in read_suite(file)]
     models = [m if isinstance(m, Model) else load(m) for m in (model, beside) if m is not None]
     _check_models(models)
@@ -82,7 +84,10 @@ def stress_test(
     changed = list(changed_texts(rows, chosen, fitting, TokenizerTokens(first.tokenizer), seed))
     reporter = Console() if progress else Reporter()
     with reporter.stage("texts, changed and not", len(models) * len(rows) * (1 + len(changed))) as advance:
-        subjects = [Subject(name, _predicts(m), _usual(m)) for name, m in zip(_names(models), models, strict=True)]
+        subjects = [
+            Subject(name, _predicts(m, first.label_names), _usual(m))
+            for name, m in zip(_names(models), models, strict=True)
+        ]
         document = measure(subjects, rows, labels, changed, fitting, advance)
     facts = {
         "format": 1, "models": _names(models), "texts": given.name, "n_rows": len(rows), "seed": seed,
@@ -109,9 +114,11 @@ def _drawn(texts: Sequence[Row], labels: np.ndarray, max_rows: int, seed: int) -
     return [texts[i] for i in chosen], labels[chosen]
 
 
-def _predicts(model: Model) -> Any:
+def _predicts(model: Model, label_names: Sequence[str]) -> Any:
+    """Predictions with the classes in one order for all models: the labels of the texts are numbers of that order."""
+
     def predict(rows: Sequence[Row]) -> Predictions:
-        return model.predict([text if pair is None else (text, pair) for text, pair in rows])
+        return model.predict([text if pair is None else (text, pair) for text, pair in rows]).in_order(label_names)
 
     return predict
 
