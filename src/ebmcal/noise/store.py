@@ -80,6 +80,7 @@ class NoiseStore:
 
     def __init__(self, folder: Path, identity: dict[str, Any], shards: dict[int, dict[str, Any]]) -> None:
         self.folder, self.identity = folder, identity
+        self._walked = (0, 0)  # shards from the first on that are there whole, and their texts
         self.shards = shards  # number -> rows, identical, thrown_away, sha256; texts that were cut off
 
     @classmethod
@@ -132,9 +133,9 @@ class NoiseStore:
     def drop_damaged(self) -> list[str]:
         """Forget shards whose file is missing or does not have its checksum; returns their names."""
         bad = {n: entry for n, entry in self.shards.items() if not _whole(self.shard_path(n), entry)}
-        self.shards = {n: entry for n, entry in self.shards.items() if n not in bad}
         if not bad:
             return []
+        self._forget(bad)
         # A cut one that got its other texts, but was not entered before its maker died, is whole.
         cut = {n for n, entry in bad.items() if entry.get("cut")}
         grown = {n: about["facts"] for n, about in self._whole_unlisted().items() if n in cut}
@@ -154,29 +155,43 @@ class NoiseStore:
         """
         there = self._read(number) if self.has(number) else []
         rows = there + rows[len(there) :]
-        kept = rows[: self._room(number, n_wanted)]
+        n_before = self._n_before(number)
+        kept = rows if n_wanted is None or n_before is None else rows[: max(0, n_wanted - n_before)]
         if kept or not rows:  # else it is not needed
             self._write(number, kept, thrown_away, n_cut=len(rows) - len(kept))
         return len(kept) - len(there)
 
-    def _room(self, number: int, n_wanted: int | None) -> int | None:
-        """How many texts of a shard are wanted; None where that is not known yet, or all are."""
-        before = [self.shards.get(n, {}) for n in range(number)]
-        if n_wanted is None or not all(before) or any(entry.get("cut") for entry in before):
-            return None
-        return max(0, n_wanted - sum(entry["rows"] for entry in before))
+    def _n_before(self, number: int) -> int | None:
+        """The texts of the shards before this one; None while one of them is missing or cut."""
+        whole, n_rows = self._walked  # so far, not to count millions of shards again for each
+        while whole < number and (entry := self.shards.get(whole)) and not entry.get("cut"):
+            whole, n_rows = whole + 1, n_rows + entry["rows"]
+        self._walked = whole, n_rows
+        return n_rows if whole == number else None
 
     def cut(self, n_wanted: int, numbers: Iterable[int]) -> None:
         """Cut those of these shards that came before it was known how many of their texts are wanted."""
-        for number in sorted(numbers, reverse=True):
-            entry, room = self.shards[number], self._room(number, n_wanted)
-            if room == 0 and entry["rows"]:
-                del self.shards[number]
-                self._rewrite_record()
-                self.shard_path(number).unlink()
-            elif room and room < entry["rows"]:
+        ours, n_rows, rooms = set(numbers), 0, {}
+        for number, entry in sorted(self.shards.items()):
+            if number in ours and n_rows + entry["rows"] > n_wanted:
+                rooms[number] = max(0, n_wanted - n_rows)
+            n_rows += entry["rows"]
+        for number, room in rooms.items():
+            if room:
+                entry = self.shards[number]
                 n_cut = entry.get("cut", 0) + entry["rows"] - room
                 self._write(number, self._read(number)[:room], entry["thrown_away"], n_cut)
+        unwanted = [number for number, room in rooms.items() if not room]
+        if unwanted:
+            self._forget(unwanted)
+            self._rewrite_record()
+            for number in unwanted:
+                self.shard_path(number).unlink()
+
+    def _forget(self, numbers: Iterable[int]) -> None:
+        gone = set(numbers)
+        self.shards = {n: entry for n, entry in self.shards.items() if n not in gone}
+        self._walked = (0, 0)
 
     def _write(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int], n_cut: int) -> None:
         facts: dict[str, Any] = {"rows": len(rows), "identical": sum(r["identical"] for r in rows)}
