@@ -17,7 +17,7 @@ from ebmcal.tasks import find_task
 
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
 METHOD_NAMES = (
-    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "noise-entropy", "cutmix",
+    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "noise-entropy", "cutmix",
     "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy", "hidden-smoothing",
 )  # fmt: skip
 #: What `auto` trains; the advice chooses between them, each with temperature and without.
@@ -88,6 +88,7 @@ class RunConfig(BaseModel):
     label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
     mix_weight: float = _option(1.0, "Weight of the mixed labels of spliced noise.", MODEL, gt=0)
     mixup_alpha: float = _option(0.4, "Shares of mixup are drawn from Beta(a, a).", MODEL, gt=0)
+    mlm_weight: float = _option(0.1, "Weight of the masked words of mlm-aux.", MODEL, gt=0)
     focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0, le=100)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 

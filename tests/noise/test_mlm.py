@@ -10,7 +10,8 @@ from transformers import BertConfig, BertForMaskedLM
 
 from ebmcal.data import load_texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.mlm import HEADS, ORDERS, MaskedLm, Refill, load_masked_lm
+from ebmcal.models.masked import HEADS, load_masked_lm
+from ebmcal.noise.mlm import ORDERS, MaskedLm, Refill, masked_lm
 from ebmcal.pipeline import stages
 from ebmcal.progress import Reporter
 from small_runs import own_rows, settings, write_csv
@@ -137,7 +138,7 @@ def test_the_head_on_hidden_words_gives_the_logits_of_the_whole(kind, tmp_path):
     model = getattr(hf, f"{name}ForMaskedLM")(config)
     model.save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
-    lm = load_masked_lm(str(tmp_path))
+    lm = masked_lm(str(tmp_path))
     assert (kind in HEADS) == (kind != "albert")
     hidden = [lm._hide(row, rng) for row, rng in zip(ROWS[:2], generators(2), strict=True)]
     where = [(i, t) for i, h in enumerate(hidden) for word in h.words for t in word.tokens]

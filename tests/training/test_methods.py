@@ -26,7 +26,8 @@ def make_rows(seed=0, n_noise=N_DATA * RATIO, dtype=torch.float64):
     logits = torch.tensor(rng.normal(size=(len(labels), 3)) * 2, dtype=dtype, requires_grad=True)
     energies = torch.tensor(rng.normal(size=len(labels)) * 2, dtype=dtype, requires_grad=True)
     mixed = np.where(labels[:, None] < 0, [[0, 2, 0.75]], -1.0)
-    return Rows(logits, energies, torch.from_numpy(labels), torch.from_numpy(mixed))
+    masked = torch.tensor(rng.random(len(labels)), dtype=dtype)
+    return Rows(logits, energies, torch.from_numpy(labels), torch.from_numpy(mixed), masked)
 
 
 def total(rows, terms, n_data=N_DATA):
@@ -50,6 +51,7 @@ def test_contract(name):
     assert method.energy in [*ENERGIES, *HEADS]
     assert method.uses_noise == bool(ON_NOISE & set(terms))
     assert method.uses_frequencies == ("posterior_term" in terms)
+    assert method.uses_masking == ("masked_term" in terms)
     for term, (values, weight) in terms.items():
         n = N_DATA * RATIO if term in ON_NOISE else N_DATA
         assert values.shape == (n,), term
@@ -69,7 +71,7 @@ def test_contract(name):
 def test_a_micro_batch_may_hold_noise_alone_or_data_alone(name):
     rows = make_rows()
     for keep in (rows.is_data, ~rows.is_data):
-        part = Rows(rows.logits[keep], rows.energies[keep], rows.labels[keep], rows.mixed[keep])
+        part = Rows(rows.logits[keep], rows.energies[keep], rows.labels[keep], rows.mixed[keep], rows.masked[keep])
         terms = METHODS[name].terms(part, Settings(frequencies=torch.full((3, 20), 0.3)))
         assert torch.isfinite(total(part, terms))
 

@@ -18,6 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
+from ebmcal.models.masked import MaskedHead
 from ebmcal.models.packing import Pack, classify_packed, classify_padded, classify_with_features, packs, use_packing
 from ebmcal.runfolder import CARD_FILE as CARD_FILE
 from ebmcal.storage.atomic import read_json, write_json
@@ -84,7 +85,7 @@ class EnergyClassifier(nn.Module):
         logits, energies = model(batch)  # [n, C] and [n], of packed texts
     """
 
-    def __init__(self, encoder: nn.Module, energy: str = "hidden") -> None:
+    def __init__(self, encoder: nn.Module, energy: str = "hidden", masked_head: MaskedHead | None = None) -> None:
         super().__init__()
         if energy not in ENERGIES and energy not in HEADS:
             raise unknown_name("energy", energy, [*ENERGIES, *HEADS])
@@ -95,15 +96,18 @@ class EnergyClassifier(nn.Module):
         if self.packed:
             use_packing(encoder)
         self.energy_head = HEADS[energy](encoder) if energy in HEADS else None
+        self.masked_head = masked_head  # for training only: it is not saved with the model
 
     @property
     def config(self) -> Any:
         return self.encoder.config
 
-    def forward(self, batch: Pack) -> tuple[Tensor, Tensor]:
-        """Logits [n, C] and energies [n], in float32."""
+    def forward(self, batch: Pack) -> tuple[Tensor, ...]:
+        """Logits [n, C] and energies [n], in float32; in training with a masked head also its losses [n]."""
         logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
-        return logits, self._energies(logits)
+        if self.masked_head is None or not self.training:
+            return logits, self._energies(logits)
+        return logits, self._energies(logits), self.masked_head.losses(self.encoder, batch)
 
     def with_features(self, batch: Pack) -> tuple[Tensor, Tensor, Tensor]:
         """Logits [n, C], energies [n] and mean last hidden states [n, H] of one forward pass, in float32."""

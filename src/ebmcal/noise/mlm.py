@@ -9,7 +9,7 @@ each sees all before it. `order` says which words come first: `random`, `left` t
 surest of (`sure`). A text is a pure function of its row and its random generator; words that stay are kept to the byte.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -17,11 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers import AutoConfig, AutoModelForMaskedLM, AutoTokenizer
-from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
-from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.models.loading import ENCODERS, check_encoder, quiet
+from ebmcal.errors import unknown_name
+from ebmcal.models.masked import HEADS, load_masked_lm
 from ebmcal.noise.masking import Ids
 from ebmcal.noise.sampler import draw_from_top_k
 from ebmcal.noise.sources import Row, TextRows, Written
@@ -174,45 +172,6 @@ class Refill:
         return [Written(row) for row in self.lm.rewrite(rows, rngs)]
 
 
-def _electra(model: nn.Module, states: Tensor) -> Tensor:
-    return model.generator_lm_head(model.generator_predictions(states))
-
-
-def _distilbert(model: nn.Module, states: Tensor) -> Tensor:
-    return model.vocab_projector(model.vocab_layer_norm(model.activation(model.vocab_transform(states))))
-
-
-#: Architecture -> hidden states [m, H] to logits [m, V]. Others compute the logits of all tokens.
-HEADS: dict[str, Callable[[nn.Module, Tensor], Tensor]] = {
-    "bert": lambda model, states: model.cls(states),
-    "distilbert": _distilbert,
-    "electra": _electra,
-    **dict.fromkeys(("roberta", "xlm-roberta", "camembert", "mpnet"), lambda model, states: model.lm_head(states)),
-}
-
-
-def load_masked_lm(name: str, trust_remote_code: bool = False, **settings: Any) -> MaskedLm:
-    """An encoder that comes with its masked-LM head, by hub name or folder; one without it is refused."""
-    if name in ENCODERS:
-        raise EbmcalError(
-            f"The encoder {name} was made for sentence embeddings and comes without its masked-LM head, so it cannot "
-            "fill in words. Name one that has it, such as mlm:roberta-base or mlm:bert-base-uncased, or a folder."
-        )
-    check_encoder(name, trust_remote_code)
-    options = {"trust_remote_code": trust_remote_code}
-    kind = AutoConfig.from_pretrained(name, **options).model_type
-    if kind not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not trust_remote_code:
-        raise EbmcalError(f"The model {name} is of type {kind!r}, which fills in no masked words. Use an encoder.")
-    with quiet():
-        model, facts = AutoModelForMaskedLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True, **options
-        )
-        tokenizer = AutoTokenizer.from_pretrained(name, **options)
-    if facts["missing_keys"]:
-        raise EbmcalError(
-            f"The encoder {name} comes without its masked-LM head ({', '.join(sorted(facts['missing_keys'])[:3])} are "
-            "missing), so it cannot fill in words. Name one that has it, such as mlm:roberta-base."
-        )
-    if tokenizer.mask_token_id is None or not tokenizer.is_fast:
-        raise EbmcalError(f"The tokenizer of {name} has no mask token, or is no fast one: it cannot hide words.")
-    return MaskedLm(model, tokenizer, **settings)
+def masked_lm(name: str, trust_remote_code: bool = False, **settings: Any) -> MaskedLm:
+    """An encoder that comes with its masked-LM head, by hub name or folder, and how it is to be used."""
+    return MaskedLm(*load_masked_lm(name, trust_remote_code), **settings)

@@ -23,6 +23,7 @@ from ebmcal.histograms import keep_histograms
 from ebmcal.metrics import accuracy, ece_classwise, ece_top_label, nll
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.loading import best_device, load_encoder, load_tokenizer, quiet
+from ebmcal.models.masked import MaskedHead, load_masked_lm
 from ebmcal.models.scoring import predict, score
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
@@ -153,7 +154,8 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
     config, method, start = work.config, find_method(cell.method), time.monotonic()
     set_seed(cell.seed)
     encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
-    model = EnergyClassifier(encoder, method.energy)
+    masked_head = MaskedHead(*load_masked_lm(config.encoder, config.trust_remote_code)) if method.uses_masking else None
+    model = EnergyClassifier(encoder, method.energy, masked_head)
     if not model.packed:
         reporter.say(f"{encoder.config.model_type}: cannot run without padding here; uses length-sorted batches")
     trainer = _trainer(folder, cell, model, method, work)
@@ -193,6 +195,7 @@ def _trainer(folder: RunFolder, cell: Cell, model: EnergyClassifier, method: Met
             focal_gamma=config.focal_gamma,
             mix_weight=config.mix_weight,
             mixup_alpha=config.mixup_alpha,
+            mlm_weight=config.mlm_weight,
         ),
         collator=Collator(work.tables["train"], labels, noise.supply(cell.seed) if noise else None),
         evaluation=_watch(work),

@@ -27,7 +27,7 @@ from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.hardness import describe, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
-from ebmcal.noise.mlm import Refill, load_masked_lm
+from ebmcal.noise.mlm import Refill, masked_lm
 from ebmcal.noise.sources import FROM_TEXTS, OnlineSource, Others, Row
 from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore
 from ebmcal.noise.supply import Fresh, Mixture, Stored
@@ -209,7 +209,7 @@ def _prepare(config: ResolvedConfig, part: NoisePart, data: TaskData, reporter: 
 def _refill(config: ResolvedConfig, part: NoisePart) -> Refill:
     settings: dict[str, Any] = {"rounds": config.mlm_rounds, "order": config.mlm_order, "top_k": config.top_k}
     settings |= {"mask_ratio": config.mask_ratio, "max_length": config.max_length}
-    return Refill(load_masked_lm(part.of, config.trust_remote_code, **settings))
+    return Refill(masked_lm(part.of, config.trust_remote_code, **settings))
 
 
 def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Others]:

@@ -19,6 +19,7 @@ from ebmcal.data import DataSource, TaskData, Texts, audit_sentences, label_sent
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import judge_run
 from ebmcal.models.loading import ABOUT_ENCODERS, check_encoder, load_tokenizer, writes_texts
+from ebmcal.models.masked import MaskedHead, load_masked_lm
 from ebmcal.models.packing import longest_text
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import cache_of, sweep_cache, tokens_of
@@ -139,6 +140,8 @@ def prepare(
             f"The scalar energy needs one feature vector a text, and the encoder {config.encoder} "
             f"({encoder.model_type}) has one a token. Use hidden or sharp-hidden."
         )
+    if any(find_method(m).uses_masking for m in config.methods):
+        MaskedHead(*load_masked_lm(config.encoder, config.trust_remote_code))
     data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)
     resolved = resolve(config, len(data.splits["train"]), getattr(encoder, "hidden_size", 768))
     check_machine(resolved.batch_size, resolved.precision, resolved.fsdp)

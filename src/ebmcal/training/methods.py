@@ -23,6 +23,7 @@ class Rows:
     energies: Tensor  # [n]
     labels: Tensor  # [n]
     mixed: Tensor | None = None  # [n, 3], labels of the parts of a noise text and the share of the first, or -1
+    masked: Tensor | None = None  # [n], losses of filling in masked tokens
 
     @property
     def is_data(self) -> Tensor:
@@ -40,6 +41,7 @@ class Settings:
     focal_gamma: float = 2.0
     mix_weight: float = 1.0
     mixup_alpha: float = 0.4
+    mlm_weight: float = 0.1
     poscal_bins: int = 20
     frequencies: Tensor | None = field(default=None, repr=False)
 
@@ -81,6 +83,14 @@ def mixup(rows: Rows, settings: Settings) -> Terms:
     mixed = share[:, None] * logits + (1 - share)[:, None] * logits[order]
     of_one, of_other = (losses.cross_entropy(mixed, which) for which in (labels, labels[order]))
     return {"cross_entropy": (share * of_one + (1 - share) * of_other, 1.0)}
+
+
+def masked_aux(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy, and words of the texts are masked and filled in, as in pretraining (He et al. 2023)."""
+    terms = plain(rows, settings)
+    if rows.masked is not None:
+        terms["masked_term"] = (rows.masked[rows.is_data], settings.mlm_weight)
+    return terms
 
 
 def energy_terms(rows: Rows, settings: Settings) -> Terms:
@@ -184,6 +194,7 @@ class Method:
     terms: Callable[[Rows, Settings], Terms]
     uses_noise: bool = False
     uses_frequencies: bool = False
+    uses_masking: bool = False  # needs an encoder that comes with its masked-LM head
     terms_without_noise: Callable[[Rows, Settings], Terms] = plain  # of a step that has none
 
 
@@ -194,6 +205,7 @@ METHODS: dict[str, Method] = {
     "label-smoothing": Method("Label smoothing", "hidden", smoothed),
     "focal": Method("Focal loss", "hidden", focal),
     "mixup": Method("Mixup of features", "hidden", mixup),
+    "mlm-aux": Method("Masked LM beside the labels", "hidden", masked_aux, uses_masking=True),
     "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
     "cutmix": Method("Mixed labels on spliced noise", "hidden", cutmix, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),

@@ -82,9 +82,9 @@ class JointTrainer(MicroBatchTrainer):
 
     def _forward(self, model: nn.Module, inputs: Batch, chosen: np.ndarray) -> Rows:
         batch = pack([inputs["ids"][i] for i in chosen], [inputs["types"][i] for i in chosen])
-        logits, energies = model(batch.to(self.args.device))
+        logits, energies, *masked = model(batch.to(self.args.device))
         labels, mixed = (torch.from_numpy(inputs[name][chosen]).to(logits.device) for name in ("labels", "mixed"))
-        return Rows(logits, energies, labels, mixed)
+        return Rows(logits, energies, labels, mixed, *masked)
 
     def _frequency_refresher(self, collator: Collator) -> FrequencyRefresher:
         def refresh() -> None:
