@@ -24,7 +24,7 @@ _HOMES = {
     "RunConfig": "ebmcal.config",
     "ScalingBinning": "ebmcal.calibrators",
     "TemperatureScaling": "ebmcal.calibrators",
-    "decide": "ebmcal.decisions",
+    "decide": "ebmcal.deciding",
     "evaluate": "ebmcal.evaluation",
     "export": "ebmcal.sharing.export",
     "load": "ebmcal.model",
@@ -46,8 +46,8 @@ if TYPE_CHECKING:  # the same names, where editors and type checkers look; a tes
     from ebmcal.calibrators import ScalingBinning as ScalingBinning
     from ebmcal.calibrators import TemperatureScaling as TemperatureScaling
     from ebmcal.config import RunConfig as RunConfig
+    from ebmcal.deciding import decide as decide
     from ebmcal.decisions import Rule as Rule
-    from ebmcal.decisions import decide as decide
     from ebmcal.ensemble import Ensemble as Ensemble
     from ebmcal.errors import EbmcalError as EbmcalError
     from ebmcal.estimator import EnergyTextClassifier as EnergyTextClassifier

@@ -34,6 +34,10 @@ class Ensemble:
             raise EbmcalError("An ensemble needs at least one model.")
         if self.mc_dropout < 0 or (self.mc_dropout == 1 and len(self.members) == 1):
             raise EbmcalError(f"mc_dropout (--mc-dropout) is {self.mc_dropout}; give 2 passes or more.")
+        places = [member.folder.resolve() for member in self.members]
+        twice = next((place for place in places if places.count(place) > 1), None)
+        if twice is not None:
+            raise EbmcalError(f"{twice} was given twice: it would count twice in the average. Give each model once.")
         for member in self.members[1:]:
             if sorted(member.label_names) != sorted(self.label_names):
                 raise EbmcalError(
@@ -72,7 +76,7 @@ class Ensemble:
         disagreement = np.maximum(_entropy(probs) - _entropy(each).mean(axis=0), 0.0)
         folders = [str(member.folder) for member in self.members]
         meta = {"energy": found[0].meta["energy"], "ensemble": folders, "mc_dropout": self.mc_dropout}
-        first = replace(found[0], meta=meta, energies=energies)
+        first = replace(found[0], meta=meta, energies=energies, distances=None)
         return first.with_probs(probs), disagreement
 
 

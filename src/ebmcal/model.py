@@ -9,7 +9,8 @@ import functools
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
@@ -22,19 +23,23 @@ from transformers import AutoTokenizer
 from ebmcal.calibrators import Calibrator, attach, attached, make_calibrator
 from ebmcal.calibrators.base import logits_in
 from ebmcal.calibrators.held_out import require_held_out
-from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, folded_temperature, require_same_fold
+from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, require_same_fold
+from ebmcal.calibrators.weights import folded_temperature, model_fingerprint
 from ebmcal.data import load_texts
 from ebmcal.data.in_memory import as_table_file
+from ebmcal.data.parts import check_file
 from ebmcal.data.values import Columns, has_surrogates
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
-from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint, model_fingerprint
+from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
+from ebmcal.decisions.unusual import ENERGY, KEPT_TEXTS, TrainingFeatures
 from ebmcal.errors import EbmcalError
+from ebmcal.metrics.distances import DISTANCES
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
 from ebmcal.models.energies import ENERGIES
 from ebmcal.models.hub import ask_hub
 from ebmcal.models.loading import best_device, check_folder, quiet
 from ebmcal.models.packing import longest_text
-from ebmcal.models.scoring import predict
+from ebmcal.models.scoring import features, predict
 from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
@@ -47,6 +52,9 @@ KEPT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")
 
 #: Keywords that name the columns of a file or a table.
 COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
+
+#: Share of held-out texts that may be training texts as well, by chance: short ones are written twice.
+SAME_TEXTS = 0.1
 
 #: Tokens of a text where neither the model's card nor its tokenizer says less.
 MAX_LENGTH = 512
@@ -107,6 +115,18 @@ class Model:
         is_ours = kept is None or kept.calibrator == calibrator_fingerprint(self.calibrator)
         return kept if is_ours else None  # calibrated anew in memory: the rule in the folder is not for it
 
+    @functools.cached_property
+    def is_pair(self) -> bool | None:
+        """Whether it was trained on pairs of texts; None of models that do not say, and of earlier versions."""
+        card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
+        found = card.get("is_pair")
+        return None if found is None else bool(found)
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """What stands for the weights in the folder; predictions carry it, so that they can be told from others'."""
+        return model_fingerprint(self.folder)
+
     def __repr__(self) -> str:
         calibrated = f", calibrated by {self.calibrator.name}" if self.calibrator else ""
         return f"Model({str(self.folder)!r}: {', '.join(self.label_names)}{calibrated})"
@@ -135,10 +155,53 @@ class Model:
             predictions = predict(
                 self.classifier, tokenize_in_memory(rows.texts, self.tokenizer, self.max_length),
                 labels=rows.labels, label_names=self.label_names, ids=rows.ids, texts=rows.texts,
-                meta={"model": str(self.folder), **rows.meta}, progress=advance,
-                dropout_seed=dropout_seed,
+                meta={"model": str(self.folder), "weights": self.weights, **rows.meta}, progress=advance,
+                dropout_seed=dropout_seed, distances=None if dropout_seed is not None else self.measure,
             )  # fmt: skip
         return self.finished(predictions, calibrated=calibrated)
+
+    @property
+    def measure(self) -> Callable[[np.ndarray], dict[str, np.ndarray]] | None:
+        """Features [n, H] → the distance [n] by which the rule tells unusual texts, by name; None where it has none."""
+        with contextlib.suppress(EbmcalError):  # a rule of another model or calibrator: whoever decides by it says so
+            return self.rule.unusual.measure if self.rule is not None and self.rule.unusual is not None else None
+        return None
+
+    def features(self, rows: Sequence[Row], *, name: str = "texts", progress: bool = False) -> np.ndarray:
+        """Mean last hidden states [n, H] of (text, second text or None) rows, which distances are measured by."""
+        self._check_kind(rows)
+        table = tokenize_in_memory(rows, self.tokenizer, self.max_length)
+        with (Console() if progress else Reporter()).stage(f"features of {name}", len(rows)) as advance:
+            return features(self.classifier.encoder, table, progress=advance)
+
+    def measured(
+        self, rows: Predictions, by: str, training: Any, *, progress: bool = False
+    ) -> tuple[Predictions, TrainingFeatures]:
+        """Predictions with the distance `by` of their texts to training texts, and the features it is measured from.
+
+        `training` is `Predictions` of them, or anything that `predict` takes, with a column `label` for mahalanobis.
+        """
+        texts = _texts_of(rows, "held-out rows")
+        if isinstance(training, Predictions):
+            known, labels = _texts_of(training, "training rows"), training.labels
+        else:
+            columns = self.columns_of(None, None, "label" if by == "mahalanobis" else None)
+            given = given_rows(training, columns, self.label_names)
+            known, labels = given.texts, given.labels
+        _require_apart(texts, known)
+        chosen = np.linspace(0, len(known) - 1, min(KEPT_TEXTS, len(known))).astype(int)
+        found = self.features([known[i] for i in chosen], name="training texts", progress=progress)
+        kept = TrainingFeatures.of(found, labels[chosen])
+        distance = kept.distance(by)
+        return replace(
+            rows, distances={by: distance(self.features(texts, name="held-out texts", progress=progress))}
+        ), kept
+
+    def with_distances(self, rows: Predictions, rule: Rule) -> Predictions:
+        """Predictions for texts with the distance by which a rule tells unusual ones, where it needs one."""
+        if rule.unusual is None or rule.unusual.measure is None:
+            return rows
+        return replace(rows, distances=rule.unusual.measure(self.features(_texts_of(rows, "rows"))))
 
     def finished(self, predictions: Predictions, *, calibrated: bool = True) -> Predictions:
         """What `predict` makes of the classifier's own logits and energies: folding undone, calibrator applied."""
@@ -167,8 +230,7 @@ class Model:
 
     def fingerprint(self) -> dict[str, Any]:
         """What stands for the weights and the calibrator."""
-        weights = model_fingerprint(self.folder)
-        return {"weights": weights, "calibrator": calibrator_fingerprint(self.calibrator)}
+        return {"weights": self.weights, "calibrator": calibrator_fingerprint(self.calibrator)}
 
     def energy(self, texts: Any, **options: Any) -> np.ndarray:
         """Energies of texts [n]: low = like the data the model was trained on; options as in `predict`."""
@@ -176,8 +238,7 @@ class Model:
 
     def _check_kind(self, rows: Sequence[Row]) -> None:
         """Refuse pairs where the model was trained on single texts, and the other way round."""
-        card = read_json(self.folder / CARD_FILE) if (self.folder / CARD_FILE).exists() else {}
-        trained = card.get("is_pair")  # unknown of other models, and of those of earlier versions
+        trained = self.is_pair
         if trained is not None and trained != (rows[0][1] is not None):
             kinds = "pairs of texts, and single texts" if trained else "single texts, and pairs"
             how = "Give (text, text) pairs, or a file with text_pair_column." if trained else "Give one text a row."
@@ -215,7 +276,8 @@ class Model:
         """The same model with a rule fitted on labelled rows that neither it nor its calibrator has seen.
 
         `held_out` as in `predict`, with a label for each text (column `label`, unless `label_column` names another);
-        `promises` are those of `ebmcal.decisions.fit_rule`: max_error, confidence, score, coverage, false_alarms.
+        `promises` are those of `ebmcal.decisions.fit_rule`: max_error, confidence, score, coverage, false_alarms,
+        unusual_by, for whose distances `training` are the training texts.
 
             model.fit_rule(held_out, max_error=0.05).rule.decide(model.predict(texts)).answers
         """
@@ -223,6 +285,11 @@ class Model:
         if not isinstance(held_out, Predictions):
             held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | names)
         self._require_own(held_out)
+        by, training = promises.get("unusual_by", ENERGY), promises.pop("training", None)
+        if by in DISTANCES:
+            if training is None:
+                raise EbmcalError(f"unusual_by={by!r} measures distances from training texts: give them as training=.")
+            held_out, promises["training"] = self.measured(held_out, by, training)
         return replace(self, fitted_rule=bound_rule(self.folder, held_out, self.calibrator, **promises))
 
     def _require_own(self, held_out: Predictions) -> None:
@@ -315,6 +382,12 @@ def given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> Gi
         return GivenRows(name, rows.texts(), labels, ids, meta)
 
 
+def check_given(texts: Any) -> None:
+    """Refuse a file of texts that is not there or empty, before a model is loaded for it."""
+    if isinstance(texts, str | os.PathLike) and not os.path.isdir(texts):
+        check_file(Path(texts))
+
+
 def _is_listed(texts: Any, columns: Columns) -> bool:
     """Whether it is texts one after the other, without labels: they need no detour over a file."""
     two = isinstance(texts, tuple) and len(texts) == 2  # (texts, labels), or what looks like a pair
@@ -341,6 +414,30 @@ def _check_listed(rows: list[Row]) -> None:
         kinds = ("a single text", "a pair")
         first, other = kinds if rows[0][1] is None else reversed(kinds)
         raise EbmcalError(f"Row {odd} is {other} and row 0 is {first}; give one kind.")
+
+
+def _texts_of(predictions: Predictions, what: str) -> list[Row]:
+    if predictions.texts is None:
+        raise EbmcalError(f"Distances are measured from texts, and the {what} have none (column text). Predict again.")
+    pairs: Sequence[str | None] = predictions.text_pairs or [None] * predictions.n_rows
+    return list(zip(predictions.texts, pairs, strict=True))
+
+
+def _require_apart(held_out: Sequence[Row], training: Sequence[Row]) -> None:
+    """Refuse held-out texts that are training texts: they are near themselves, and new texts would all look far."""
+    known = set(training)
+    n_same = sum(row in known for row in held_out)
+    if n_same > SAME_TEXTS * len(held_out):
+        raise EbmcalError(
+            f"{n_same:,} of the {len(held_out):,} held-out texts are among the training texts, where distances are 0, "
+            "so new texts would look unusual by mistake. Give held-out rows that the model was not trained on."
+        )
+    if n_same:
+        warnings.warn(
+            f"{n_same:,} of the {len(held_out):,} held-out texts are among the training texts: somewhat more usual "
+            "texts than promised may be called unusual.",
+            stacklevel=3,
+        )
 
 
 def _folder_of(name: str | Path, reporter: Reporter) -> Path:

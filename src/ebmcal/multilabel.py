@@ -24,7 +24,7 @@ from ebmcal.errors import EbmcalError, errors_of, unknown_name
 from ebmcal.evaluation import Evaluation, evaluate
 from ebmcal.metrics import METRICS
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.columns import numbers
+from ebmcal.predictions.columns import numbers, without_error_rows
 from ebmcal.predictions.files import FileColumns, read_columns
 
 #: Metrics that mean something for a label by itself; the first five are shown.
@@ -80,8 +80,9 @@ def _can_be_fitted(name: str, rows: Predictions) -> bool:
 
 def read_labels(path: Path) -> dict[str, Predictions]:
     """Label → predictions of the classes "not <label>" and "<label>", from a file of multi-label predictions."""
+    table = without_error_rows(read_columns(path), path)
     with errors_of(path):
-        return labels_of(read_columns(path))
+        return labels_of(table)
 
 
 def labels_of(table: FileColumns) -> dict[str, Predictions]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from ebmcal.calibrators import TemperatureScaling, attach, attached
-from ebmcal.calibrators.in_model import _to_bfloat16, attach_folded, fold_temperature, folded_temperature
+from ebmcal.calibrators.in_model import _to_bfloat16, attach_folded, fold_temperature
+from ebmcal.calibrators.weights import folded_temperature
 from ebmcal.errors import EbmcalError
 from ebmcal.storage.sealing import damage, seal
 from tiny_models import save_encoder

@@ -253,3 +253,33 @@ def test_without_torch_help_and_judging_still_work(tmp_path):
 def test_the_demo_is_a_valid_config():
     config = load_config(None, SETTINGS)
     assert config.methods == ["baseline", "hidden"]
+
+
+class Gone:
+    """Standard output whose reader has gone."""
+
+    encoding = "utf-8"
+
+    def write(self, _):
+        raise BrokenPipeError(32, "Broken pipe")
+
+    def fileno(self):
+        return 1
+
+    flush = isatty = lambda self: False
+
+
+@pytest.mark.parametrize("name", ["", *COMMANDS])
+def test_a_reader_that_has_gone_is_no_error(name, monkeypatch):
+    monkeypatch.setattr("os.dup2", lambda *_: None)  # the test goes on writing
+    monkeypatch.setattr("sys.stdout", Gone())
+    assert call(*name.split(), "--help") == 0
+
+
+@pytest.mark.parametrize("arguments", [["watch", "--help"], ["tasks"]])
+def test_a_pipe_that_is_closed_ends_quietly(arguments):
+    command = [sys.executable, "-m", "ebmcal", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

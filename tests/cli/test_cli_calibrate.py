@@ -8,7 +8,7 @@ import typer
 from typer.testing import CliRunner
 
 from ebmcal.calibrators import ScalingBinning, TemperatureScaling, attached
-from ebmcal.calibrators.in_model import folded_temperature
+from ebmcal.calibrators.weights import folded_temperature
 from ebmcal.cli.calibrate import calibrate
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions

@@ -63,7 +63,26 @@ def test_a_rule_is_kept_and_what_it_promises_is_said(model_dir, on, tmp_path):
     rule = attached_rule(model_dir)
     assert rule.calibrated_by["name"] == "temperature"
     assert Rule.read(tmp_path / "rule.json").to_json() == rule.to_json()
-    run(model_dir, "--on", on, *ASKED, "-o", tmp_path / "rule.json")  # a rule may take the place of a rule
+    again = run(model_dir, "--on", on, "--max-error", "0.2", "-o", tmp_path / "rule.json")
+    for place in (model_dir / RULE_FILE, tmp_path / "rule.json"):  # a rule may take the place of a rule, aloud
+        assert f"Replaced the rule in {place}: Answers" in again.stdout
+    assert "at most 10.0% of the answers" in again.stdout
+    assert "Replaced" not in result.stdout
+
+
+def test_rounded_probabilities(tmp_path):
+    lines = [f"{'ab'[i % 2]},0.33,0.66" for i in range(60)]
+    (tmp_path / "rounded.csv").write_text("\n".join(["label,prob_a,prob_b", *lines]))
+    asked = ("--on", tmp_path / "rounded.csv", "-o", tmp_path / "rule.json", "--coverage", "0.9")
+    with pytest.raises(EbmcalError, match="--normalize of evaluate, calibrate, decide"):
+        run(*asked)
+    assert "Label sets" in run(*asked, "--normalize").stdout
+
+
+def test_predictions_of_other_weights_are_refused(model_dir, tmp_path):
+    rows(meta={"weights": "others"}).write(tmp_path / "theirs.parquet")
+    with pytest.raises(EbmcalError, match="another model: its weights are others"):
+        run(model_dir, "--on", tmp_path / "theirs.parquet", *ASKED)
 
 
 def test_classes_in_another_order_are_the_same(model_dir, on, tmp_path):
@@ -122,6 +141,7 @@ def test_calibrating_again_says_that_the_rule_is_void(model_dir, on):
     app.command()(calibrate)
     said = CliRunner().invoke(app, [str(model_dir), "--on", str(on)]).stdout
     assert "its promise no longer holds" in said
+    assert "Replaced the temperature (" in said
 
 
 def test_a_model_without_a_calibrator(model_dir, on):

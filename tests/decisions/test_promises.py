@@ -15,7 +15,9 @@ from ebmcal.decisions import fit_rule
 from ebmcal.decisions.conformal import p_values
 from ebmcal.decisions.risk import counts
 from ebmcal.decisions.scores import SCORES
+from ebmcal.decisions.unusual import TrainingFeatures
 from ebmcal.errors import EbmcalError
+from ebmcal.metrics.distances import DISTANCES
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
 
@@ -136,8 +138,27 @@ def test_false_alarms(kind):
     energies = np.sort(whole.energies)
     for rows in draws(kind):
         rule = fit_rule(rows, false_alarms=FALSE_ALARMS)
-        reached = p_values(energies, rule.unusual.energies) <= FALSE_ALARMS
+        reached = p_values(energies, rule.unusual.scores) <= FALSE_ALARMS
         found.append(reached.mean())
+    assert rule.decide(whole).unusual.mean() == found[-1]
+    assert np.mean(found) <= FALSE_ALARMS + 3 * np.std(found) / np.sqrt(N_DRAWS)
+    assert np.mean(found) > FALSE_ALARMS / 3
+
+
+@pytest.mark.parametrize("by", DISTANCES)
+def test_false_alarms_by_distance(by):
+    """The training texts are fixed, the calibration texts are redrawn; distances are those of the kept features."""
+    rng, found = np.random.default_rng(3), []
+    means = rng.normal(size=(2, 8))
+    labels = rng.integers(0, 2, N_POPULATION + 200)
+    features = means[labels] + rng.normal(size=(len(labels), 8)) * rng.exponential(size=(len(labels), 1))
+    training = TrainingFeatures.of(features[:200], labels[:200])
+    distances = training.distance(by)(features[200:])
+    whole = Predictions(labels[200:], ("a", "b"), probs=np.full((N_POPULATION, 2), 0.5), distances={by: distances})
+    for _ in range(N_DRAWS):
+        rows = whole.rows(rng.integers(0, N_POPULATION, N_ROWS))
+        rule = fit_rule(rows, false_alarms=FALSE_ALARMS, unusual_by=by, training=training)
+        found.append((p_values(distances, rule.unusual.scores) <= FALSE_ALARMS).mean())
     assert rule.decide(whole).unusual.mean() == found[-1]
     assert np.mean(found) <= FALSE_ALARMS + 3 * np.std(found) / np.sqrt(N_DRAWS)
     assert np.mean(found) > FALSE_ALARMS / 3

@@ -1,6 +1,7 @@
 """The routes of the playground: what is shown of a text, words by energy, the report of a file, histograms."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ pytest.importorskip("fastapi")
 from ebmcal.calibrators import attach
 from ebmcal.calibrators.in_model import attach_folded
 from ebmcal.cli import main
+from ebmcal.decisions import SCORES, decide
 from ebmcal.errors import EbmcalError
 from ebmcal.histograms import FILE_NAME, keep_histograms, kept_histograms
 from ebmcal.model import load
@@ -92,6 +94,28 @@ def test_the_page_is_one_site_of_its_own(app):
     assert about["models"] == ["films", "plain"]
     assert list(about["histogram"]["shares"]) == ["train", "ood_odd"]
     assert "/playground/look" not in call(app, "GET", "/openapi.json").json()["paths"]
+
+
+@pytest.mark.parametrize(
+    ("score", "words"), [("confidence", "confidence is"), ("energy", "minus the energy is"), ("both", "the score of")]
+)
+def test_the_decision_is_explained_by_the_score_of_the_rule(tmp_path, score, words):
+    folder = save_classifier(tmp_path / "ruled")
+    held_out = {"text": SENTENCES, "label": load(folder).predict(SENTENCES).labels_.tolist()}
+    rows = load(folder).predict(held_out, label_column="label")
+    trust = SCORES[score](rows)[:, 0]
+    flipped = np.where(trust < np.quantile(trust, 0.3), (rows.labels + 1) % 3, rows.labels)  # wrong where trust is low
+    decide(folder, replace(rows, labels=flipped), max_error=0.15, confidence=0.6, score=score)
+    model = load(folder)
+    with running(create_app({"m": model}, extend=add_playground)) as app:
+        found = [look(app, text=text).json()["models"][0] for text in SENTENCES[::8]]
+    for text, one in zip(SENTENCES[::8], found, strict=True):
+        side = "at least" if one["decision"] == "answer" else "below"
+        value = model.rule.decide(model.predict([text])).scores[0]
+        assert one["why"].startswith(words)
+        assert side in one["why"]
+        assert float(one["why"].split(" is ")[1].split(",")[0]) == pytest.approx(value, abs=1e-3, rel=1e-3)
+        assert one["unusual_by"] == "an energy"
 
 
 # Files

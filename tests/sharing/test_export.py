@@ -142,3 +142,24 @@ def test_what_is_refused(model, exported, tmp_path):
     with pytest.raises(EbmcalError, match="calibrated by isotonic"):
         export(other, tmp_path / "out", on=SENTENCES)
     assert not (tmp_path / "out").exists()
+
+
+def test_what_takes_no_model_is_refused_before_one_is_loaded(model, tmp_path, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("ebmcal.sharing.export.load", never)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "a.txt").touch()
+    (tmp_path / "done").mkdir()
+    (tmp_path / "done" / "export.json").touch()
+    rows = model.parent / "rows.csv"
+    for folder, options, words in (
+        ("mine", {"on": rows}, "holds other things"),
+        ("done", {"on": rows}, "--overwrite replaces it"),
+        ("new", {"on": tmp_path / "absent.csv"}, "does not exist"),
+        ("new", {}, "not in the folder of a run"),
+        ("new", {"on": rows, "max_rows": 0}, "--max-rows"),
+    ):
+        with pytest.raises(EbmcalError, match=words):
+            export(model, tmp_path / folder, **options)

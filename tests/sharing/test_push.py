@@ -71,7 +71,13 @@ def test_a_dry_run_sends_nothing(model, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
     with pytest.raises(SystemExit, match="0"):
         main(["push", str(model), "me/films", "--dry-run"])
-    assert "model.safetensors" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "model.safetensors" in said
+    assert "README.md, the model card, which is written first" in said
+    for name in ("films", "me/films/two", "me/a film", "me/fi--lms", "me/.films", "me/films-"):
+        with pytest.raises(SystemExit, match="1"):
+            main(["push", str(model), name, "--dry-run"])
+        assert "USER/NAME" in capsys.readouterr().err
     assert not hub.asked
     assert not (model / "README.md").exists()
     assert [path.name for path in sent_files(model)] == sorted(path.name for path in sent_files(model))

@@ -16,10 +16,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebmcal.calibrators import TemperatureScaling, attach
+from ebmcal.calibrators.weights import model_fingerprint
 from ebmcal.cli.predict import predict
 from ebmcal.decisions import Rule, attach_rule
 from ebmcal.decisions.conformal import p_values
-from ebmcal.decisions.in_model import calibrator_fingerprint, model_fingerprint
+from ebmcal.decisions.in_model import calibrator_fingerprint
 from ebmcal.decisions.risk import Promise
 from ebmcal.decisions.rule import Abstention, LabelSets, Unusual
 from ebmcal.decisions.scores import Score
@@ -104,7 +105,7 @@ def test_every_input_gives_the_figures_of_predict(kind, table, model, rule):
     for c, name in enumerate(NAMES):
         np.testing.assert_allclose([row[f"prob_{name}"] for row in rows], want.probs[:, c], atol=1e-6)
     np.testing.assert_allclose([row["energy"] for row in rows], want.energies, atol=1e-5)
-    np.testing.assert_allclose([row["unusual_p"] for row in rows], p_values(want.energies, rule.unusual.energies))
+    np.testing.assert_allclose([row["unusual_p"] for row in rows], p_values(want.energies, rule.unusual.scores))
     assert [row["decision"] for row in rows] == decisions.columns()["decision"]
     assert [tuple(row["label_set"]) for row in rows] == decisions.sets
     assert all(("below" in row["reason"]) == (row["decision"] == "abstain") for row in rows)
@@ -176,11 +177,13 @@ def test_bad_rows_keep_their_place(kind, suffix, tmp_path, model):
     rows = read(tmp_path / f"out{suffix}")
     assert [row.get("id") or None for row in rows] == ids
     good = [i for i, row in enumerate(rows) if row.get("predicted")]
-    assert good == ([0, 4, 5] if kind == "csv" else [0, 6])
+    assert good == ([0, 5] if kind == "csv" else [0, 6])
     assert done.n_errors == len(rows) - len(good) == sum(bool(row.get("error")) for row in rows)
     assert done.first_error in {row.get("error") for row in rows}
-    if kind == "jsonl" and suffix != ".jsonl":
-        assert json.loads(rows[-1]["other"]) == {"more": 1}
+    if kind == "csv":
+        assert "'text' is empty" in rows[4]["error"]
+    else:
+        assert str(rows[-1]["more"]) == "1"
     with pytest.raises(EbmcalError, match=r"bad\.(csv|jsonl), (line|row) \d+.*--strict"):
         predict_file(model, tmp_path / f"bad.{kind}", tmp_path / f"strict{suffix}", strict=True)
     assert not (tmp_path / f"strict{suffix}").exists()
@@ -331,8 +334,11 @@ def test_an_ensemble_averages(table, model, other):
     rows = read(table / "out.jsonl")
     np.testing.assert_allclose([row["prob_good"] for row in rows], want[:, 2], atol=1e-6)
     assert max(row["disagreement"] for row in rows) > 0
-    np.testing.assert_allclose(Ensemble([model, model]).predict_rows(TEXTS)[1], 0, atol=1e-12)
-    two = replace(model, classifier=load(save_encoder(table / "two", num_labels=2)).classifier)
+    copied = replace(model, folder=table)
+    np.testing.assert_allclose(Ensemble([model, copied]).predict_rows(TEXTS)[1], 0, atol=1e-12)
+    with pytest.raises(EbmcalError, match="given twice"):
+        Ensemble([model, model])
+    two = load(save_encoder(table / "two", num_labels=2))
     with pytest.raises(EbmcalError, match="same classes"):
         Ensemble([model, two])
 
@@ -366,13 +372,80 @@ def test_the_command(table, folder, other, rule, model):
         lines = run(folder, stdin="a fine film\n\n").stdout.splitlines()
         assert [json.loads(line)["text"] for line in lines] == ["a fine film", ""]
         assert json.loads(lines[0])["decision"] in ("answer", "abstain")
+        assert "is empty" in json.loads(lines[1])["error"]
         assert run(folder, table / "new.csv", "--no-rule").stdout.startswith("id,label,key,text,input_energy,predicted")
-        averaged = run(folder, other, "-", stdin="fine\n").stdout
-        assert "disagreement" in json.loads(averaged)
-        assert "decision" not in json.loads(averaged)
+        averaged = run(folder, other, "-", stdin="fine\n")
+        assert "disagreement" in json.loads(averaged.stdout)
+        assert "decision" not in json.loads(averaged.stdout)
+        assert "is for that model alone and not for the average" in averaged.stderr
+        assert "alone" not in run(folder, other, "-", "--no-rule", stdin="fine\n").stderr
+        rule.write(table / "rule.json")
+        with pytest.raises(EbmcalError, match="not for an average"):
+            run(folder, other, "-", "--rule", table / "rule.json", stdin="fine\n")
+        with pytest.raises(EbmcalError, match="given twice"):
+            run(folder, folder / ".." / folder.name, "-", stdin="fine\n")
         attach(folder, temperature(seed=1))
         with pytest.raises(EbmcalError, match="another calibrator"):
             run(folder, table / "new.csv")
     finally:
         attach(folder, model.calibrator)
         (folder / "decision_rule.json").unlink()
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl", ".parquet"])
+def test_a_key_that_comes_late_is_kept(suffix, tmp_path, model):
+    lines = [{"text": "fine"}, {"text": "dull", "label": "bad", "note": "n"}, {"text": "a joy", "label": "good"}]
+    (tmp_path / "late.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    for number, options in enumerate([{}, {"label_column": "label"}]):
+        output = tmp_path / f"out{number}{suffix}"
+        predict_file(model, tmp_path / "late.jsonl", output, **options)
+        rows = read(output)
+        assert [row.get("label") or None for row in rows] == [None, "bad", "good"]
+        assert [row.get("note") or None for row in rows] == [None, "n", None]
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl"])
+def test_a_label_that_comes_late_in_a_pipe_is_kept(form, model, monkeypatch, capsys):
+    content = b'{"text": "fine"}\n{"text": "dull", "label": "bad", "note": "n"}\n'
+    for options in ({}, {"label_column": "label"}):
+        monkeypatch.setattr("sys.stdin", type("Stdin", (), {"buffer": io.BytesIO(content)}))
+        predict_file(model, "-", input_format="jsonl", output_format=form, **options)
+        out = capsys.readouterr().out
+        rows = (
+            [json.loads(line) for line in out.splitlines()] if form == "jsonl" else [*csv.DictReader(io.StringIO(out))]
+        )
+        assert [row["label"] or None for row in rows] == [None, "bad"]
+        assert "note" in (rows[1] if form == "jsonl" else rows[1]["other"])
+
+
+def test_error_rows_are_left_out_aloud(tmp_path, model):
+    """By all that read predictions: `Predictions.read` is where they do."""
+    (tmp_path / "in.csv").write_text("text,label\nfine,bad\n,good\ndull,good\nx,none\n")
+    for suffix in (".csv", ".jsonl", ".parquet"):
+        predict_file(model, tmp_path / "in.csv", tmp_path / f"out{suffix}", label_column="label")
+        with pytest.warns(UserWarning, match="2 rows have an error and are left out"):
+            found = Predictions.read(tmp_path / f"out{suffix}")
+        assert [found.label_names[y] for y in found.labels] == ["bad", "good"]
+
+
+def test_what_takes_no_model_is_refused_before_one_is_loaded(table, folder, rule, monkeypatch):
+    def never(*_, **__):
+        raise AssertionError("loaded")
+
+    monkeypatch.setattr("ebmcal.model.load", never)
+    (table / "there.csv").write_text("mine")
+    (table / "there.npz").write_text("mine")
+    replace(rule, model="another").write(table / "other.json")
+    for arguments, words in (
+        (["new.csv", "-o", "out.csv", "--rule", "absent.json"], "does not exist"),
+        (["new.csv", "-o", "out.csv", "--rule", "other.json"], "another model"),
+        (["new.csv", "-o", "there.csv"], "--overwrite"),
+        (["new.csv", "-o", "there.npz"], "--overwrite"),
+        (["new.csv", "-o", "out.npz", "--strict"], "--strict is not for it"),
+        (["new.csv", "-o", "out.xlsx"], "xlsx"),
+        (["new.csv", "--encoding", "martian"], "martian"),
+        (["absent.csv", "-o", "out.csv"], "does not exist"),
+    ):
+        with pytest.raises(EbmcalError, match=words):
+            run(folder, *(table / a if "." in a and not a.startswith("-") else a for a in arguments))
+    assert (table / "there.npz").read_text() == "mine"

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import pytest
 
+from ebmcal.decisions.unusual import Unusual
 from ebmcal.predictions import Predictions
 from ebmcal.stress.changes import CHANGES
 from ebmcal.stress.measuring import Subject, changed_texts, measure
@@ -43,7 +44,10 @@ class Tokens:
 @pytest.fixture(scope="module")
 def document():
     changed = list(changed_texts(ROWS, ["random-tokens", "truncation"], TESTS, Tokens(), seed=3))
-    subjects = [Subject("baseline", words_model), Subject("hidden", words_model, usual=np.linspace(-1, 1, 200))]
+    subjects = [
+        Subject("baseline", words_model),
+        Subject("hidden", words_model, usual=Unusual(0.05, np.linspace(-1, 1, 200))),
+    ]
     found = measure(subjects, ROWS, LABELS, changed, TESTS)
     return {"models": ["baseline", "hidden"], "texts": "<i>rows</i>.csv", "n_rows": 60, "seed": 3, "false_alarms": 0.05,
             "skipped": ["x"], "usual_texts": ["a", "b"], "calibrated": ["no", "no"]} | found  # fmt: skip

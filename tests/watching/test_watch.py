@@ -2,14 +2,16 @@
 
 import datetime
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 import ebmcal
 from ebmcal.calibrators import TemperatureScaling, attach
+from ebmcal.calibrators.weights import model_fingerprint
 from ebmcal.cli import main
-from ebmcal.decisions import decide
+from ebmcal.decisions import attach_rule, decide, fit_rule
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import Cell, RunFolder
@@ -17,6 +19,9 @@ from ebmcal.storage.atomic import write_json
 from ebmcal.watching.log import read_log, windows_of
 
 NAMES = ("no", "yes")
+
+#: JSON lines cannot say which model wrote them.
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not say which model wrote it")
 
 
 def rows(n, seed=0, hard=False, labels=True, start=0, sharpness=1.0):
@@ -136,7 +141,8 @@ def test_error_rows_are_left_out(tmp_path):
         "c,yes,0.2,0.8,0.8,",
     ]
     (tmp_path / "log.csv").write_text("\n".join(rows) + "\n")
-    assert read_log([tmp_path / "log.csv"]).rows.ids.tolist() == ["a", "c"]
+    with pytest.warns(UserWarning, match="1 row has an error and is left out"):
+        assert read_log([tmp_path / "log.csv"]).rows.ids.tolist() == ["a", "c"]
 
 
 def test_few_rows_are_not_tested(model, tmp_path):
@@ -185,3 +191,71 @@ def test_what_is_refused(model, tmp_path):
     log.write_text(log.read_text().replace("2026-03-01T05", "yesterday"))
     with pytest.raises(EbmcalError, match="yesterday"):
         ebmcal.watch(model, log)
+
+
+def say_weights(folder, path, seed, **meta):
+    """A log that says which weights wrote it, and a folder that has weights."""
+    if not (folder / "model.safetensors").exists():
+        header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+        (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    replace(rows(100, seed=seed), meta={"weights": model_fingerprint(folder)} | meta).write(path)
+    return path
+
+
+def test_a_log_of_another_model_is_refused(model, tmp_path):
+    ours = say_weights(model, tmp_path / "ours.parquet", 5)
+    assert ebmcal.watch(model, ours).document["windows"]
+    theirs = say_weights(model, tmp_path / "theirs.parquet", 6, weights="others")
+    several = say_weights(model, tmp_path / "mean.parquet", 6, ensemble=["a", "b"])
+    for log, words in ((theirs, "weights are others"), (several, "average of 2 models")):
+        with pytest.raises(EbmcalError, match=f"{log.name} was written by another model.*{words}"):
+            ebmcal.watch(model, log)
+        with pytest.raises(EbmcalError, match="written by another model"):
+            ebmcal.watch(model, ours, reference=log)
+    write_json(model / "ebmcal.json", {"task": "films", "method": "hidden", "seed": 1})
+    replace(rows(100, seed=7), meta={"task": "films", "method": "hidden", "seed": 2}).write(theirs)
+    with pytest.raises(EbmcalError, match="seed 2, not 1"):
+        ebmcal.watch(model, theirs)
+
+
+@pytest.mark.filterwarnings("default:.*does not say which model wrote it")
+def test_a_log_that_says_nothing_is_taken_aloud(model, tmp_path):
+    with pytest.warns(UserWarning, match=r"log\.jsonl does not say which model wrote it"):
+        ebmcal.watch(model, write_log(tmp_path / "log.jsonl"))
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
+def test_a_log_that_is_its_own_reference_is_refused(model, tmp_path, suffix):
+    rows(100, seed=5).write(tmp_path / f"log{suffix}")
+    rows(100, seed=5).write(tmp_path / f"copy{suffix}")
+    for reference in ("log", "copy"):
+        with pytest.raises(EbmcalError, match=r"is the reference .* itself"):
+            ebmcal.watch(model, tmp_path / f"log{suffix}", reference=tmp_path / f"{reference}{suffix}")
+
+
+def test_error_rows_are_left_out_aloud(model, tmp_path):
+    lines = write_log(tmp_path / "log.jsonl").read_text().splitlines()
+    lines.insert(3, json.dumps({"id": "bad", "time": "2026-03-01T01:00:00", "error": "no text"}))
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    with pytest.warns(UserWarning, match="1 row has an error and is left out"):
+        seen = ebmcal.watch(model, tmp_path / "log.jsonl")
+    assert [window["n_rows"] for window in seen.document["windows"]] == [120, 120, 120]
+
+
+def test_a_log_by_distance(model, tmp_path):
+    """Distances are taken where the log has them; without, nothing is called unusual by another score."""
+    say_weights(model, tmp_path / "any.parquet", 1)
+    far = replace(rows(200, seed=3), distances={"knn": np.arange(200.0)})
+    attach_rule(model, replace(fit_rule(far, unusual_by="knn"), model=model_fingerprint(model)))
+    replace(rows(50, seed=4, labels=False), distances={"knn": np.full(50, 500.0)}).write(tmp_path / "far.parquet")
+    rows(50, seed=4, labels=False).write(tmp_path / "none.parquet")
+    shares = [ebmcal.watch(model, tmp_path / f"{n}.parquet").document["windows"][0]["unusual"] for n in ("far", "none")]
+    assert shares == [1.0, None]
+
+
+def test_rounded_probabilities(model, tmp_path):
+    lines = [json.dumps({"id": str(i), "prob_no": 0.33, "prob_yes": 0.66}) for i in range(40)]
+    (tmp_path / "log.jsonl").write_text("\n".join(lines))
+    with pytest.raises(EbmcalError, match="--normalize of evaluate, calibrate, decide and watch"):
+        ebmcal.watch(model, tmp_path / "log.jsonl")
+    assert ebmcal.watch(model, tmp_path / "log.jsonl", normalize=True).document["windows"][0]["n_rows"] == 40

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ebmcal.calibrators.weights import folded_temperature, model_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import CARD_FILE
@@ -32,8 +33,7 @@ def require_held_out(rows: Predictions, model_dir: Path, where: object, *, allow
         raise EbmcalError(
             f"{where} holds predictions for the training rows, on which a model is right too often: {way_out}"
         )
-    differing = _differing(rows.meta, model_dir)
-    if differing:
+    if differing := other_model(rows.meta, model_dir):
         raise EbmcalError(f"{where} holds predictions of another model: {differing}. Predict with this one: {way_out}")
 
 
@@ -51,13 +51,21 @@ def require_two_classes(rows: Predictions, where: object) -> None:
         )
 
 
-def _differing(meta: dict[str, Any], model_dir: Path) -> str:
-    """What the predictions say of their model that this one's card says otherwise; empty where they agree."""
-    card = _card(model_dir)
-    other = Path(str(meta["model"])) if meta.get("model") else None
+def other_model(meta: dict[str, Any], model_dir: Path) -> str | None:
+    """What predictions say of their model that is not so of this one; "" where all agrees, None where nothing is said.
+
+    Weights that differ because a temperature was folded in since do not count here: whoever minds says it better.
+    """
+    if meta.get("ensemble"):
+        return f"the average of {len(meta['ensemble'])} models, or of passes with dropout"
+    card, other = _card(model_dir), Path(str(meta["model"])) if meta.get("model") else None
     said = meta if other is None else _card(other) | meta
     both = [name for name in IDENTITY if name in said and name in card]
-    return ", ".join(f"{name} {said[name]}, not {card[name]}" for name in both if said[name] != card[name])
+    found = [f"{name} {said[name]}, not {card[name]}" for name in both if said[name] != card[name]]
+    if meta.get("weights") and meta.get("folded_temperature") == folded_temperature(model_dir):
+        both.append("weights")
+        found += ["its weights are others"] if meta["weights"] != model_fingerprint(model_dir) else []
+    return ", ".join(found) if both else None
 
 
 def _card(folder: Path) -> dict[str, Any]:

@@ -22,16 +22,15 @@ from ebmcal.calibrators.base import Calibrator, logits_in
 from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.registry import calibrator_in, make_calibrator
 from ebmcal.calibrators.temperature import TemperatureScaling
+from ebmcal.calibrators.weights import RECORD, WEIGHTS, folded_temperature, read_header, weight_files
 from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.metrics import nll
 from ebmcal.predictions import Predictions
-from ebmcal.storage.atomic import inside, read_json, write_json, writing
+from ebmcal.storage.atomic import read_json, write_json, writing
 from ebmcal.storage.sealing import SEAL, admit, require_whole, reseal
 
 FILE_NAME = "calibrator.json"
 FOLDED_NAME = "calibrator_folded.json"
-WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
-RECORD = "ebmcal_folded_temperature"
 # Where transformers keeps the layer that makes the logits, most specific first; prefixes such as "model." may precede.
 LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
 DTYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2"}
@@ -62,19 +61,20 @@ def calibrate_folder(
     *,
     fold: bool = False,
     allow_mismatch: bool = False,
+    normalize: bool = False,
 ) -> KeptCalibrator:
     """Fit a calibrator on a model's predictions for labelled rows it was not trained on, and keep it in its folder.
 
     `calibrator` is one, or a name that settings may follow, as in "scaling-binning:n_bins=15"; `fold` divides the last
     layer by the temperature instead. `allow_mismatch` takes predictions that say they are of the training rows or of
-    another model. Needs no torch.
+    another model; `normalize` is for probabilities that were rounded. Needs no torch.
 
         calibrate_folder("model", "calibration.parquet", "temperature")
     """
     unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
     if fold and unfitted.name != "temperature":
         raise EbmcalError(f"--fold divides the last layer by one number: it needs temperature, not {unfitted.name}.")
-    rows = held_out_rows(on, model_folder(model_dir), allow_mismatch=allow_mismatch)
+    rows = held_out_rows(on, model_folder(model_dir), allow_mismatch=allow_mismatch, normalize=normalize)
     if not fold:
         require_same_fold(rows, folded_temperature(model_dir), model_dir)
     fitted = unfitted.fit_predictions(rows)
@@ -95,10 +95,10 @@ def require_same_fold(rows: Predictions, folded: float | None, model: object) ->
 
 
 def held_out_rows(
-    on: Predictions | str | PathLike[str], model_dir: Path, *, allow_mismatch: bool = False
+    on: Predictions | str | PathLike[str], model_dir: Path, *, allow_mismatch: bool = False, normalize: bool = False
 ) -> Predictions:
     """The labelled rows, with the model's classes in the model's order; not calibrated already, and held out."""
-    rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on), on)
+    rows, where = (on, "on") if isinstance(on, Predictions) else (Predictions.read(on, normalize=normalize), on)
     names = label_names(model_dir)
     if rows.meta.get("calibrator"):
         raise EbmcalError(
@@ -110,7 +110,10 @@ def held_out_rows(
                 f"{where} has {rows.n_classes} classes ({', '.join(rows.label_names)}), but the model in {model_dir} "
                 f"has {len(names)} ({', '.join(names)}). Give predictions of this model."
             )
-        rows = on.in_order(names) if isinstance(on, Predictions) else Predictions.read(on, label_names=names)
+        if isinstance(on, Predictions):
+            rows = on.in_order(names)
+        else:
+            rows = Predictions.read(on, label_names=names, normalize=normalize)
     with errors_of(where):
         rows = rows.labelled()
     require_held_out(rows, model_dir, where, allow_mismatch=allow_mismatch)
@@ -193,7 +196,7 @@ def fold_temperature(model_dir: str | Path, temperature: float, n_classes: int) 
         )
     require_whole(Path(model_dir))
     path = _file_with_last_layer(model_dir)
-    header = _read_header(path)
+    header = read_header(path)
     names = _last_layer(header, n_classes, path)
     with writing(path) as aside:
         _copy_divided(path, aside, header, names, temperature)
@@ -201,36 +204,6 @@ def fold_temperature(model_dir: str | Path, temperature: float, n_classes: int) 
     if (path.parent / SEAL).exists():
         reseal(path)
     return names
-
-
-def folded_temperature(model_dir: str | Path) -> float | None:
-    """The temperature that `fold_temperature` divided the last layer by, or None."""
-    for path in weight_files(model_dir):
-        record = _read_header(path).get("__metadata__", {}).get(RECORD)
-        if record is not None:
-            return _positive(record, path)
-    return None
-
-
-def _positive(record: str, path: Path) -> float:
-    try:
-        if 0 < float(record) < np.inf:
-            return float(record)
-    except ValueError:
-        pass
-    raise EbmcalError(f"{path} is damaged: its {RECORD} is {record!r}, which no temperature is. Save the model again.")
-
-
-def weight_files(model_dir: str | Path) -> list[Path]:
-    """The files of a model folder that hold its weights."""
-    folder = Path(model_dir)
-    if (folder / INDEX).exists():
-        try:
-            names = sorted(set(read_json(folder / INDEX)["weight_map"].values()))
-        except (KeyError, TypeError, AttributeError) as error:
-            raise EbmcalError(f"{folder / INDEX} lists no weights. Save the model again.") from error
-        return [inside(folder, str(name)) for name in names]
-    return [folder / WEIGHTS] if (folder / WEIGHTS).exists() else []
 
 
 def _file_with_last_layer(model_dir: str | Path) -> Path:
@@ -241,7 +214,7 @@ def _file_with_last_layer(model_dir: str | Path) -> Path:
             "or leave out --fold: the calibrator is then stored beside the model."
         )
     for path in paths:
-        if _layer_in(_read_header(path)):
+        if _layer_in(read_header(path)):
             return path
     raise EbmcalError(
         f"No last layer was found in {model_dir}: no tensor is called {', '.join(f'{n}.weight' for n in LAST_LAYERS)}. "
@@ -272,19 +245,6 @@ def _last_layer(header: dict[str, Any], n_classes: int, path: Path) -> list[str]
         if dtype not in DTYPES:
             raise EbmcalError(f"{name} in {path} is {dtype}; only {', '.join(DTYPES)} can be folded. Leave out --fold.")
     return names
-
-
-def _read_header(path: Path) -> dict[str, Any]:
-    try:
-        with path.open("rb") as handle:
-            length = int.from_bytes(handle.read(8), "little")
-            header = json.loads(handle.read(min(length, path.stat().st_size)))
-        n_bytes = max((e["data_offsets"][1] for name, e in header.items() if name != "__metadata__"), default=0)
-        if path.stat().st_size != 8 + length + n_bytes:
-            raise ValueError(f"it should be {8 + length + n_bytes} bytes long")
-        return header
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-        raise EbmcalError(f"{path} is not a whole safetensors file ({error}). Copy or save the model again.") from error
 
 
 def _copy_divided(path: Path, aside: Path, header: dict[str, Any], names: list[str], temperature: float) -> None:

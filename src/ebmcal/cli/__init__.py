@@ -4,13 +4,15 @@ Each command is a function in a module of its own; `COMMANDS` says where. An `Eb
 traceback and the exit code is 1; wrong usage is 2; stopped by a signal is 130.
 """
 
+import contextlib
 import functools
 import importlib
+import os
 import signal
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NoReturn
 
 import typer
 from typer.core import TyperGroup
@@ -102,11 +104,18 @@ def main(arguments: list[str] | None = None) -> None:
     arguments = sys.argv[1:] if arguments is None else arguments
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as by Ctrl-C: with a word and what was finished
     try:
-        build_app(_wanted(arguments))(arguments, standalone_mode=True)
+        try:
+            build_app(_wanted(arguments))(arguments, standalone_mode=True)
+        finally:
+            sys.stdout.flush()  # here, where a reader that has gone is no trouble
+    except BrokenPipeError:
+        _end_quietly()
     except EbmcalError as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
         raise SystemExit(130 if isinstance(error, Interrupted) else 1) from None
     except (KeyboardInterrupt, SystemExit) as stop:
+        if isinstance(stop.__context__, BrokenPipeError):  # which typer turns into exit code 1
+            _end_quietly()
         if getattr(stop, "code", 130) != 130:  # typer turns Ctrl-C into this exit code
             raise
         command = COMMANDS.get(_wanted(arguments) or "")
@@ -114,8 +123,6 @@ def main(arguments: list[str] | None = None) -> None:
         typer.secho(f"Stopped. {kept if command and command.resumes else 'Nothing was written.'}", err=True)
         raise SystemExit(130) from None
     except OSError as error:
-        if isinstance(error, BrokenPipeError):  # the reader, `head` for example, had enough
-            raise SystemExit(0) from None
         where = f" ({error.filename})" if error.filename else ""
         typer.secho(
             f"Error: {error.strerror or error}{where}. Mend it, then run the same command again.",
@@ -123,6 +130,13 @@ def main(arguments: list[str] | None = None) -> None:
             err=True,
         )
         raise SystemExit(1) from None
+
+
+def _end_quietly() -> NoReturn:
+    """The reader, `head` for example, had enough: nothing more is written, and nothing is wrong."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python flushes at its end goes nowhere
+    raise SystemExit(0)
 
 
 def _wanted(arguments: list[str]) -> str | None:

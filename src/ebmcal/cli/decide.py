@@ -1,6 +1,6 @@
 """`ebmcal decide`: fit a rule that answers or abstains, with a promise, and keep it with the model.
 
-A thin call of `ebmcal.decisions.decide`.
+A thin call of `ebmcal.decide`; torch is loaded only for distances.
 """
 
 from pathlib import Path
@@ -26,6 +26,15 @@ def decide(
     false_alarms: Annotated[
         float | None, typer.Option(help="Share of usual texts that may be called unusual. [default: 0.05]")
     ] = None,
+    unusual_by: Annotated[
+        str, typer.Option(help="energy; knn or mahalanobis: distance to training texts, by the model's own features.")
+    ] = "energy",
+    training: Annotated[
+        Path | None, typer.Option(help="Training texts to measure distances from; else those of the model's run.")
+    ] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
+    ] = False,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Write the rule to this JSON file too.")] = None,
     judge: Annotated[
         Path | None, typer.Option(help="Predictions for other labelled rows: what the rule does there.")
@@ -33,23 +42,41 @@ def decide(
 ) -> None:
     """Fit a rule on held-out predictions: answer or abstain, label sets, unusual texts; each with a promise."""
     from ebmcal.cli.notices import as_notices
+    from ebmcal.deciding import decide as fit
+    from ebmcal.deciding import rows_to_judge
     from ebmcal.decisions import RULE_FILE
-    from ebmcal.decisions import decide as fit
     from ebmcal.decisions.in_model import predictions_as_decided
 
     _check_places(model, output)
+    places = [place for place in (model / RULE_FILE if model else None, output) if place is not None]
+    replaced = {place: _said_by(place) for place in places if place.exists()}
     with as_notices():
-        other = None if judge is None else predictions_as_decided(model, judge)
+        if judge is not None:  # refused before anything is written
+            predictions_as_decided(model, judge, normalize=normalize)
         rule = fit(
             model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage,
-            sets=sets, false_alarms=false_alarms,
+            sets=sets, false_alarms=false_alarms, unusual_by=unusual_by, training=training, normalize=normalize,
+            progress=True,
         )  # fmt: skip
+        other = None if judge is None else rows_to_judge(model, judge, rule, normalize=normalize)
     for line in rule.describe():
         typer.echo(line)
     for line in rule.judge(other) if other is not None else ():
         typer.echo(f"On {judge}: {line}")
-    kept = [str(model / RULE_FILE)] if model is not None else []
-    typer.echo(f"Stored as {' and '.join(kept + ([str(output)] if output else []))}.")
+    for place, said in replaced.items():
+        typer.echo(f"Replaced the rule in {place}: {said}")
+    typer.echo(f"Stored as {' and '.join(map(str, places))}.")
+
+
+def _said_by(place: Path) -> str:
+    """What a rule that is about to be replaced promised."""
+    from ebmcal.decisions import Rule
+    from ebmcal.errors import EbmcalError
+
+    try:
+        return " ".join(Rule.read(place).describe())
+    except EbmcalError as error:
+        return f"it was of no use any more. {error}"
 
 
 def _check_places(model: Path | None, output: Path | None) -> None:

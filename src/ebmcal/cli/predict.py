@@ -4,6 +4,7 @@ A thin call of `ebmcal.streaming.predict_file`.
 """
 
 import sys
+import warnings
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -38,21 +39,30 @@ def predict(
 ) -> None:
     """Label, probabilities, confidence, energy and decision of every row, beside the user's own columns."""
     from ebmcal.cli.notices import as_notices
-    from ebmcal.model import load
     from ebmcal.progress import Console
-    from ebmcal.streaming import predict_file
+    from ebmcal.streaming.job import check_places, predict_file
 
     folders, source = _models_and_source(models)
     columns: Any = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
+    reading: Any = {"input_format": input_format, "encoding": encoding, "output_format": output_format}
+    to_npz = output is not None and output.suffix.lower() == ".npz"
     with as_notices():
-        members = [load(folder, progress=True) for folder in folders]
-        if output is not None and output.suffix.lower() == ".npz":
-            members[0].predict(source, calibrated=not raw, progress=True, **columns).write(output)
+        if to_npz:
+            _check_npz(
+                source, output, overwrite, rule=rule, strict=strict, input_format=input_format, encoding=encoding
+            )
+        else:
+            check_places(source, output, overwrite, **reading)
+        decided_by = None if to_npz else _rule(folders, rule, mc_dropout, no_rule or raw)
+        model = _predictor(folders, mc_dropout, decided_by)
+        if len(folders) == 1 and not (to_npz or mc_dropout or Path(folders[0]).expanduser().is_dir()):  # of the hub
+            decided_by = _rule_of_hub(model, decided_by, rule, no_rule or raw)
+        if to_npz:
+            model.predict(source, calibrated=not raw, progress=True, **columns).write(output)
             return
-        model, decided_by = _predictor(members, rule, mc_dropout, no_rule or raw)
         done = predict_file(
             model, source, output, calibrated=not raw, rule=decided_by, strict=strict, overwrite=overwrite,
-            input_format=input_format, encoding=encoding, output_format=output_format, reporter=Console(), **columns,
+            reporter=Console(), **reading, **columns,
         )  # fmt: skip
     where = "standard output" if output is None else str(output)
     typer.echo(f"{where}: {_told(done, decided_by)}", err=output is None)
@@ -70,20 +80,80 @@ def _models_and_source(given: list[str]) -> tuple[list[str], str]:
     return folders, last
 
 
-def _predictor(members: list[Any], rule_file: Path | None, mc_dropout: int, no_rule: bool) -> tuple[Any, Any]:
-    """What predicts and the rule it is decided by: one that was named, or the one in the folder of a single model."""
-    from ebmcal.decisions import Rule
-    from ebmcal.decisions.in_model import require_bound
-    from ebmcal.ensemble import Ensemble
+def _check_npz(source: str, output: Any, overwrite: bool, **unused: Any) -> None:
+    """Refuse, before a model is loaded, what the arrays of an NPZ have no place for, and a file that is there."""
+    from ebmcal.data.parts import check_file
+    from ebmcal.errors import EbmcalError
+    from ebmcal.streaming.writing import check_output
 
-    is_single = len(members) == 1 and not mc_dropout
-    model = members[0] if is_single else Ensemble(members, mc_dropout)
-    rule = Rule.read(rule_file) if rule_file is not None else None
-    if rule is not None and rule.model is not None:
-        require_bound(rule, members[0].folder, members[0].calibrator, rule_file)
-    if rule is None and is_single and not no_rule:
-        rule = members[0].rule
-    return model, rule
+    given = [f"--{name.replace('_', '-')}" for name, value in unused.items() if value]
+    if given or source == "-":
+        what = given[0] if given else "a pipe"
+        raise EbmcalError(
+            f"{output}: an NPZ holds predictions of a whole file, and {what} is not for it. Write Parquet."
+        )
+    check_output(output, source, overwrite)
+    check_file(Path(source))
+
+
+def _rule(folders: list[str], rule_file: Path | None, mc_dropout: int, no_rule: bool) -> Any:
+    """The rule to decide by, before a model is loaded: one that was named, or the one that a single model keeps."""
+    from ebmcal.calibrators import attached
+    from ebmcal.decisions import RULE_FILE, Rule, attached_rule
+    from ebmcal.decisions.in_model import require_bound
+    from ebmcal.errors import EbmcalError
+
+    first, is_single = Path(folders[0]).expanduser(), len(folders) == 1 and not mc_dropout
+    if rule_file is not None:
+        rule = Rule.read(rule_file)
+        if rule.model is not None and not is_single:
+            raise EbmcalError(
+                f"{rule_file} was fitted for one model, and its promise is not for an average. Fit one on predictions "
+                "of the average: ebmcal decide --on averaged.parquet --output rule.json"
+            )
+        if rule.model is not None and first.is_dir():
+            require_bound(rule, first, attached(first), rule_file)
+        return rule
+    if no_rule:
+        return None
+    if is_single:
+        return attached_rule(first) if first.is_dir() else None
+    ruled = [folder for folder in folders if (Path(folder).expanduser() / RULE_FILE).exists()]
+    if ruled:
+        warnings.warn(
+            f"The rule of {' and '.join(ruled)} is for that model alone and not for the average, so nothing is "
+            "decided. Fit one on predictions of the average: ebmcal decide --on averaged.parquet --output rule.json",
+            stacklevel=2,
+        )
+    return None
+
+
+def _rule_of_hub(model: Any, given: Any, rule_file: Path | None, no_rule: bool) -> Any:
+    """The rule to decide by where the model had to come from the hub first: that in its folder, or the one named."""
+    from ebmcal.decisions.in_model import require_bound
+
+    if given is not None and given.model is not None:
+        require_bound(given, model.folder, model.calibrator, rule_file)
+    return given if given is not None or no_rule else model.rule
+
+
+def _predictor(folders: list[str], mc_dropout: int, rule: Any) -> Any:
+    """What predicts: a model, which measures what the rule asks for, or several as one."""
+    from dataclasses import replace
+
+    from ebmcal.errors import EbmcalError
+
+    places = [Path(folder).expanduser().resolve() for folder in folders]
+    twice = next((folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1), None)
+    if twice is not None:
+        raise EbmcalError(f"{twice} was given twice: it would count twice in the average. Give each model once.")
+    from ebmcal.ensemble import Ensemble
+    from ebmcal.model import load
+
+    members = [load(folder, progress=True) for folder in folders]
+    if len(members) == 1 and not mc_dropout:
+        return replace(members[0], fitted_rule=rule) if rule is not None else members[0]
+    return Ensemble(members, mc_dropout)
 
 
 def _told(done: Any, rule: Any) -> str:

@@ -13,10 +13,16 @@ def push(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be sent.")] = False,
 ) -> None:
     """Send a model, its calibrator, its rule and its card to the hub; nothing else ever sends anything."""
-    from ebmcal.sharing.push import push, sent_files
+    from ebmcal.report.model_card import CARD
+    from ebmcal.sharing.push import cards_to_come, check_name, push, sent_files
 
+    check_name(name)
+    coming = cards_to_come(model)
     for path in sent_files(model):
-        typer.echo(f"{path.stat().st_size / 1e6:10.2f} MB  {path.name}")
+        if not (coming and path.name == CARD):
+            typer.echo(f"{path.stat().st_size / 1e6:10.2f} MB  {path.name}")
+    for what in coming:
+        typer.echo(f"{'':10}     {what}")
     if dry_run:
         typer.echo(f"{name}: nothing was sent (--dry-run).")
         return

@@ -23,7 +23,10 @@ def serve(
     batch_tokens: Annotated[int, typer.Option(help="Tokens of a batch.")] = DEFAULT.batch_tokens,
     batch_wait: Annotated[float, typer.Option(help="Seconds a batch waits for company.")] = DEFAULT.batch_wait,
     stall: Annotated[float, typer.Option(help="Silent seconds of the worker until /healthz fails.")] = DEFAULT.stall,
-    log_texts: Annotated[bool, typer.Option("--log-texts", help="Write texts to the log.")] = False,
+    log: Annotated[
+        Path | None, typer.Option(help="Append what was answered to this .jsonl, for ebmcal watch; without texts.")
+    ] = None,
+    log_texts: Annotated[bool, typer.Option("--log-texts", help="Write texts to the logs.")] = False,
 ) -> None:
     """Serve a model over HTTP: POST /v1/classify. The environment variable EBMCAL_API_KEY asks for a key."""
     limits = Limits(
@@ -32,5 +35,6 @@ def serve(
     from ebmcal.serve import running
 
     running.serve(
-        model, host=host, port=port, limits=limits, log_texts=log_texts, say=lambda text: typer.echo(text, err=True)
-    )
+        model, host=host, port=port, limits=limits, log_texts=log_texts, log_file=log,
+        say=lambda text: typer.echo(text, err=True),
+    )  # fmt: skip

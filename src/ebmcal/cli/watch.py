@@ -24,6 +24,9 @@ def watch(
         int | None, typer.Option(min=1, help="Over this many windows, if more will come; else over those of the log.")
     ] = None,
     least_accuracy: Annotated[float | None, typer.Option(help="Alarm when accuracy lies below it for sure.")] = None,
+    normalize: Annotated[
+        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
+    ] = False,
     report: Annotated[Path | None, typer.Option(help="Write an HTML page with pictures.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure as JSON.")] = None,
 ) -> None:
@@ -38,7 +41,7 @@ def watch(
     with as_notices():
         seen = watch(
             model, log, reference=reference, labels=labels, time_column=time_column, every=every, n_rows=rows,
-            false_alarms=false_alarms, n_windows=windows, least_accuracy=least_accuracy,
+            false_alarms=false_alarms, n_windows=windows, least_accuracy=least_accuracy, normalize=normalize,
         )  # fmt: skip
     print_rich(seen.table())
     for line in seen.alarms:

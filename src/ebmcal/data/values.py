@@ -20,6 +20,9 @@ _SURROGATES = re.compile("[\ud800-\udfff]")
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
 
 
+#: Something to read in a text, in every dialect of regular expressions: no space, control character or BOM.
+INK = r"[^\s\x00-\x20\x7f-\xa0\ufeff]"
+
 #: A reason in the tally: characters that are lost.
 NOT_UTF8 = "invalid UTF-8 replaced"
 
@@ -124,6 +127,15 @@ def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
 def has_surrogates(text: str) -> bool:
     """Whether a text holds half a character, which no file and no tokenizer takes."""
     return not text.isascii() and _SURROGATES.search(text) is not None
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has nothing to read in it.
+
+    >>> is_blank(" \\n"), is_blank("a")
+    (True, False)
+    """
+    return re.search(INK, text) is None
 
 
 def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:

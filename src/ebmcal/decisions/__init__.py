@@ -8,5 +8,8 @@ from ebmcal.decisions.fitting import fit_rule
 from ebmcal.decisions.in_model import RULE_FILE, attach_rule, attached_rule, decide
 from ebmcal.decisions.rule import Decisions, Rule
 from ebmcal.decisions.scores import SCORES
+from ebmcal.decisions.unusual import UNUSUAL_BY
 
-__all__ = ["RULE_FILE", "SCORES", "Decisions", "Rule", "attach_rule", "attached_rule", "decide", "fit_rule"]
+__all__ = [
+    "RULE_FILE", "SCORES", "UNUSUAL_BY", "Decisions", "Rule", "attach_rule", "attached_rule", "decide", "fit_rule",
+]  # fmt: skip

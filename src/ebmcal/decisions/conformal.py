@@ -11,7 +11,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError
 
-#: Energies that a rule keeps; of more, an even sample, which is as exact.
+#: Scores that a rule keeps; of more, an even sample, which is as exact.
 KEPT = 5000
 
 
@@ -63,26 +63,26 @@ def prediction_sets(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
     return inside
 
 
-def kept_energies(energies: np.ndarray, false_alarms: float, seed: int = 0) -> np.ndarray:
-    """The calibration energies that p-values are read from, ascending; enough of them for this false-alarm rate."""
+def kept_scores(scores: np.ndarray, false_alarms: float, seed: int = 0) -> np.ndarray:
+    """The calibration scores that p-values are read from, ascending; enough of them for this false-alarm rate."""
     needed = math.ceil(1.0 / false_alarms - 1e-9) - 1
-    if len(energies) < needed:
+    if len(scores) < needed:
         raise EbmcalError(
-            f"{len(energies):,} rows cannot tell unusual texts at a false-alarm rate of {false_alarms:g}: at least "
+            f"{len(scores):,} rows cannot tell unusual texts at a false-alarm rate of {false_alarms:g}: at least "
             f"{needed:,} are needed. Give more rows or a larger rate (--false-alarms)."
         )
-    if len(energies) > KEPT:
-        energies = np.random.default_rng(seed).choice(energies, KEPT, replace=False)
-    return np.sort(energies.astype(np.float64))
+    if len(scores) > KEPT:
+        scores = np.random.default_rng(seed).choice(scores, KEPT, replace=False)
+    return np.sort(scores.astype(np.float64))
 
 
-def p_values(energies: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """p [n]: the share of calibration texts, and of the text itself, whose energy is as high or higher.
+def p_values(scores: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """p [n]: the share of calibration texts, and of the text itself, whose score is as high or higher.
 
     >>> p_values(np.array([0.5, 9.0]), np.array([0.0, 1.0, 2.0]))
     array([0.75, 0.25])
     """
-    as_high = len(kept) - np.searchsorted(kept, energies, side="left")
+    as_high = len(kept) - np.searchsorted(kept, scores, side="left")
     return (as_high + 1.0) / (len(kept) + 1.0)
 
 

@@ -5,10 +5,11 @@ Each part holds for texts drawn like the calibration rows, and is refused where 
 
 from typing import Any
 
-from ebmcal.decisions.conformal import SETS, kept_energies
+from ebmcal.decisions.conformal import SETS, kept_scores
 from ebmcal.decisions.risk import PLAN_EVERY, find_threshold, least_rows, plan_thresholds, refusal, split_rows
-from ebmcal.decisions.rule import Abstention, LabelSets, Rule, Unusual
-from ebmcal.decisions.scores import SCORES, energies_of, fit_score
+from ebmcal.decisions.rule import Abstention, LabelSets, Rule
+from ebmcal.decisions.scores import SCORES, fit_score
+from ebmcal.decisions.unusual import ENERGY, UNUSUAL_BY, TrainingFeatures, Unusual, unusual_scores
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 
@@ -24,6 +25,8 @@ def fit_rule(
     coverage: float | None = None,
     sets: str = "split",
     false_alarms: float | None = None,
+    unusual_by: str = ENERGY,
+    training: TrainingFeatures | None = None,
     seed: int = 0,
 ) -> Rule:
     """A rule from labelled predictions for rows that the model was not trained on.
@@ -31,14 +34,15 @@ def fit_rule(
     - `max_error`: answer only where at most this share of the answers is wrong, a promise that is kept with
       probability `confidence` over the drawing of the rows; by `score`: confidence, energy or both.
     - `coverage`: label sets that hold the right label with this probability; `sets="class-conditional"`: in each class.
-    - `false_alarms`: the share of usual texts that may be called unusual, by energy. Left open, 0.05 where there are
-      energies and rows enough.
+    - `false_alarms`: the share of usual texts that may be called unusual. Left open, 0.05 where there are energies and
+      rows enough. `unusual_by`: energy, or knn or mahalanobis, of which the predictions then have distances, measured
+      from the features of `training` texts, which the rule keeps.
 
     >>> rows = Predictions([0, 1] * 100, ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]] * 100)
     >>> fit_rule(rows, max_error=0.05, coverage=0.9).sets.kind
     'split'
     """
-    check_settings(max_error, confidence, coverage, false_alarms, score, sets)
+    check_settings(max_error, confidence, coverage, false_alarms, score, sets, unusual_by)
     if predictions.meta.get("split") == "train":
         raise EbmcalError("These are predictions for training rows, which flatter the model. Give held-out rows.")
     rows = predictions.labelled()
@@ -47,7 +51,7 @@ def fit_rule(
         parts["abstention"] = _fit_abstention(rows, score, max_error, confidence, seed)
     if coverage is not None:
         parts["sets"] = LabelSets(sets, coverage, _limits(rows, sets, coverage))
-    if (unusual := _fit_unusual(predictions, false_alarms, seed)) is not None:
+    if (unusual := _fit_unusual(predictions, false_alarms, seed, unusual_by, training)) is not None:
         parts["unusual"] = unusual
     if not parts:
         raise EbmcalError("Nothing was asked for: give max_error (--max-error), coverage or false_alarms.")
@@ -61,8 +65,9 @@ def check_settings(
     false_alarms: float | None,
     score: str,
     sets: str,
+    unusual_by: str = ENERGY,
 ) -> None:
-    """Refuse shares that are none, before any work."""
+    """Refuse shares that are none, and unknown names, before any work."""
     shares = {"max_error": max_error, "confidence": confidence, "coverage": coverage, "false_alarms": false_alarms}
     for name, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value < 1):
@@ -72,6 +77,8 @@ def check_settings(
         raise unknown_name("score", score, SCORES)
     if sets not in SETS:
         raise unknown_name("kind of sets", sets, SETS)
+    if unusual_by not in UNUSUAL_BY:
+        raise unknown_name("score of unusual texts (--unusual-by)", unusual_by, UNUSUAL_BY)
 
 
 def _fit_abstention(rows: Predictions, score: str, max_error: float, confidence: float, seed: int) -> Abstention:
@@ -97,12 +104,14 @@ def _limits(rows: Predictions, sets: str, coverage: float) -> tuple[float, ...]:
     return tuple(SETS[sets](rows.probabilities(), rows.labels, coverage).tolist())
 
 
-def _fit_unusual(predictions: Predictions, false_alarms: float | None, seed: int) -> Unusual | None:
+def _fit_unusual(
+    predictions: Predictions, false_alarms: float | None, seed: int, by: str, training: TrainingFeatures | None
+) -> Unusual | None:
     """The part for unusual texts; where nobody asked for it and it cannot be had, there is none."""
     try:
         rate = FALSE_ALARMS if false_alarms is None else false_alarms
-        return Unusual(rate, kept_energies(energies_of(predictions), rate, seed))
+        return Unusual(rate, kept_scores(unusual_scores(by, predictions), rate, seed), by, training)
     except EbmcalError:
-        if false_alarms is not None:
+        if false_alarms is not None or by != ENERGY:
             raise
         return None

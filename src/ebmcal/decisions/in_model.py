@@ -4,6 +4,7 @@
 weights or another calibrator is refused: its promise is not for them.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -13,23 +14,25 @@ from ebmcal.calibrators import Calibrator, attached
 from ebmcal.calibrators.base import logits_in
 from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.in_model import (
-    folded_temperature,
     held_out_rows,
     label_names,
     model_folder,
     require_same_fold,
-    weight_files,
 )
+from ebmcal.calibrators.weights import folded_temperature, model_fingerprint
 from ebmcal.decisions.fitting import check_settings, fit_rule
 from ebmcal.decisions.rule import Rule
 from ebmcal.decisions.scores import energies_of
+from ebmcal.decisions.unusual import ENERGY, TrainingFeatures
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
-from ebmcal.storage.atomic import read_json
-from ebmcal.storage.checksums import checksum, fingerprint
-from ebmcal.storage.sealing import SEAL, require_whole
+from ebmcal.storage.checksums import fingerprint
+from ebmcal.storage.sealing import require_whole
 
 RULE_FILE = "decision_rule.json"
+
+#: A model folder and rows → the rows with their distances, and the features that they are measured from.
+Measure = Callable[[Path, Predictions], tuple[Predictions, TrainingFeatures]]
 
 #: Calibrators of one number: fitted on the rows of the rule, they leave its promise standing (tests measure it).
 HARMLESS = ("temperature",)
@@ -46,24 +49,32 @@ def decide(
     coverage: float | None = None,
     sets: str = "split",
     false_alarms: float | None = None,
+    unusual_by: str = ENERGY,
+    normalize: bool = False,
+    measure: Measure | None = None,
 ) -> Rule:
     """Fit a rule on a model's predictions for labelled rows it was not trained on, and keep it in the model's folder.
 
     With no model the rule is for the predictions as they are in the file. `output` writes it there as well. What is
-    promised: see `ebmcal.decisions.fitting.fit_rule`. Needs no torch.
+    promised: see `ebmcal.decisions.fitting.fit_rule`. `normalize` is for probabilities that were rounded. Needs no
+    torch: for `unusual_by` a distance, `measure` adds it to the rows, and has the features that it is measured from
+    (see `ebmcal.deciding`, which is `ebmcal.decide`).
 
-        ebmcal.decide("model", "calibration.parquet", max_error=0.05).decide(predictions).answers
+        decide("model", "calibration.parquet", max_error=0.05).decide(predictions).answers
     """
-    check_settings(max_error, confidence, coverage, false_alarms, score, sets)
+    check_settings(max_error, confidence, coverage, false_alarms, score, sets, unusual_by)
     promises: dict[str, Any] = {"max_error": max_error, "confidence": confidence, "score": score}
-    promises |= {"coverage": coverage, "sets": sets, "false_alarms": false_alarms}
+    promises |= {"coverage": coverage, "sets": sets, "false_alarms": false_alarms, "unusual_by": unusual_by}
     if model is None:
-        rule = fit_rule(on if isinstance(on, Predictions) else Predictions.read(on), **promises)
+        rows = on if isinstance(on, Predictions) else Predictions.read(on, normalize=normalize)
+        rule = fit_rule(rows, **promises)
     else:
         folder = model_folder(Path(model))
         require_whole(folder)
-        rows = held_out_rows(on, folder)
+        rows = held_out_rows(on, folder, normalize=normalize)
         require_same_fold(rows, folded_temperature(folder), folder)
+        if measure is not None:
+            rows, promises["training"] = measure(folder, rows)
         rule = bound_rule(folder, rows, attached(folder), **promises)
         attach_rule(folder, rule)
     if output is not None:
@@ -109,13 +120,6 @@ def require_bound(rule: Rule, model_dir: Path, calibrator: Calibrator | None, wh
             )
 
 
-def model_fingerprint(model_dir: Path) -> str:
-    """What stands for the weights of a model folder: their checksums, as sealed where the folder is."""
-    sums = read_json(model_dir / SEAL) if (model_dir / SEAL).exists() else {}
-    files = [*weight_files(model_dir), *model_dir.glob("energy_head.safetensors"), *model_dir.glob("*.bin")]
-    return fingerprint({path.name: sums.get(path.name) or checksum(path) for path in sorted(set(files))})
-
-
 def calibrator_fingerprint(calibrator: Calibrator | None) -> str | None:
     """What stands for a fitted calibrator."""
     return None if calibrator is None else fingerprint(calibrator.to_json())
@@ -134,11 +138,11 @@ def bound_rule(folder: Path, rows: Predictions, calibrator: Calibrator | None, *
     )
 
 
-def predictions_as_decided(model: Path | None, source: str | PathLike[str]) -> Predictions:
+def predictions_as_decided(model: Path | None, source: str | PathLike[str], *, normalize: bool = False) -> Predictions:
     """A file of predictions as a rule of the model takes them: put through its calibrator, unless they are already."""
     if model is None:
-        return Predictions.read(source)
-    rows = Predictions.read(source, label_names=label_names(model))
+        return Predictions.read(source, normalize=normalize)
+    rows = Predictions.read(source, label_names=label_names(model), normalize=normalize)
     require_held_out(rows, model, source)  # training rows or another model's would show what the rule does not do
     return rows if rows.meta.get("calibrator") else _calibrated(rows, attached(model))
 

@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.decisions.conformal import p_values, prediction_sets
+from ebmcal.decisions.conformal import prediction_sets
 from ebmcal.decisions.risk import Promise
-from ebmcal.decisions.scores import Score, energies_of
+from ebmcal.decisions.scores import Score
+from ebmcal.decisions.unusual import NAMES, Unusual
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.storage.atomic import read_json, write_json
 
-FORMAT = 1
+FORMAT = 2
+READ = (1, FORMAT)
 
 
 @dataclass(frozen=True)
@@ -35,14 +37,6 @@ class LabelSets:
     kind: str
     coverage: float
     limits: tuple[float, ...]  # of 1 − P(y|x), for each class
-
-
-@dataclass(frozen=True, eq=False)
-class Unusual:
-    """A text is unusual where at most a share `false_alarms` of the calibration texts has an energy as high."""
-
-    false_alarms: float
-    energies: np.ndarray  # of calibration texts, ascending
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +99,7 @@ class Rule:
         probs = predictions.probabilities()
         scores = self.abstention.score(predictions) if self.abstention else None
         answers = self._answers(scores, predictions.n_rows)
-        p = p_values(energies_of(predictions), self.unusual.energies) if self.unusual else None
+        p = self.unusual.p_values(predictions) if self.unusual else None
         return Decisions(
             answers,
             [self._reason(i, scores, answers) for i in range(predictions.n_rows)],
@@ -139,8 +133,7 @@ class Rule:
         if self.sets:
             parts["sets"] = {**asdict(self.sets), "limits": list(self.sets.limits)}
         if self.unusual:
-            kept = self.unusual.energies.tolist()
-            parts["unusual"] = {"false_alarms": self.unusual.false_alarms, "energies": kept}
+            parts["unusual"] = self.unusual.to_json()
         names = ("model", "calibrator", "calibrated_by", "n_rows")
         about = {"rule": "ebmcal decision", "format": FORMAT, "label_names": list(self.label_names)}
         return {**about, **{name: getattr(self, name) for name in names}, "notes": list(self.notes), **parts}
@@ -154,7 +147,7 @@ class Rule:
             n_rows=int(value["n_rows"]),
             abstention=None if promise is None else Abstention(Score.from_json(given["score"]), promise),
             sets=None if sets is None else LabelSets(sets["kind"], sets["coverage"], tuple(sets["limits"])),
-            unusual=None if unusual is None else Unusual(unusual["false_alarms"], np.array(unusual["energies"])),
+            unusual=None if unusual is None else Unusual.from_json(unusual),
             calibrated_by=value["calibrated_by"],
             model=value["model"],
             calibrator=value["calibrator"],
@@ -215,8 +208,8 @@ def _described(rule: Rule) -> list[str]:
         said.append(f"Label sets hold the right label with probability {rule.sets.coverage:g} or more{where}.")
     if rule.unusual:
         said.append(
-            f"Unusual: an energy that at most {rule.unusual.false_alarms:.1%} of usual texts reach "
-            f"(p-values against {len(rule.unusual.energies):,} calibration texts)."
+            f"Unusual: {NAMES[rule.unusual.by]} that at most {rule.unusual.false_alarms:.1%} of usual texts reach "
+            f"(p-values against {len(rule.unusual.scores):,} calibration texts)."
         )
     return said
 
@@ -246,8 +239,9 @@ def _read(path: str | PathLike[str]) -> Rule:
     value = read_json(path, must_be_checked=True)
     if not isinstance(value, dict) or "rule" not in value:
         raise EbmcalError(f"{path} does not hold a decision rule. Write one with `ebmcal decide`.")
-    if value.get("format") != FORMAT:
-        raise EbmcalError(f"{path} has format {value.get('format')}; this version reads {FORMAT}. Fit the rule again.")
+    if value.get("format") not in READ:
+        known = " and ".join(map(str, READ))
+        raise EbmcalError(f"{path} has format {value.get('format')}; this version reads {known}. Fit the rule again.")
     try:
         return Rule.from_json(value)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

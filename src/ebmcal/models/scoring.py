@@ -61,9 +61,11 @@ def score(
     return logits, energies
 
 
-def features(encoder: nn.Module, table: TokenTable, rows: Positions | None = None) -> np.ndarray:
+def features(
+    encoder: nn.Module, table: TokenTable, rows: Positions | None = None, progress: Progress | None = None
+) -> np.ndarray:
     """Mean last hidden states [n, H] (float32) of the texts at `rows` of a token table, all of them by default."""
-    (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch),), None)
+    (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch),), progress)
     return found
 
 

@@ -14,7 +14,8 @@ from typing import Any
 import numpy as np
 from transformers import set_seed
 
-from ebmcal.calibrators.in_model import FILE_NAME, FOLDED_NAME, folded_temperature
+from ebmcal.calibrators.in_model import FILE_NAME, FOLDED_NAME
+from ebmcal.calibrators.weights import folded_temperature
 from ebmcal.config import ResolvedConfig
 from ebmcal.data import TaskData, Texts
 from ebmcal.errors import EbmcalError

@@ -5,7 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from ebmcal.decisions.rule import REASONS
+from ebmcal.decisions.unusual import NAMES
+from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
+from ebmcal.serve.answering import Answering
 from ebmcal.serve.app import Service
 from ebmcal.serve.batching import Row
 
@@ -33,7 +37,22 @@ async def _model(service: Service, name: str, row: Row) -> dict[str, Any]:
         "before": dict(zip(answering.names, before.tolist(), strict=True)),
         "calibrator": facts["calibrator"] or ("temperature, in the weights" if facts["folded_temperature"] else None),
         "rule": facts["rule"],
+        "why": _why(answering, answer),
+        "unusual_by": NAMES[rule.unusual.by] if (rule := answering.rule) and rule.unusual else None,
     }
+
+
+def _why(answering: Answering, answer: dict[str, Any]) -> str | None:
+    """What the rule decided by: its score of the text beside the threshold; None where it decides nothing."""
+    if answering.rule is None or answering.rule.abstention is None:
+        return None
+    score, threshold = answering.rule.abstention.score, answering.rule.abstention.promise.threshold
+    if threshold is None:
+        return "the rule answers every text"
+    probs, energies = np.array([list(answer["probabilities"].values())]), np.array([answer["energy"]])
+    value = score(Predictions(np.array([-1]), answering.names, probs=probs, energies=energies))[0]
+    side = "at least" if answer["decision"] == "answer" else "below"
+    return f"{REASONS[score.name]} is {value:.4g}, {side} {threshold:.4g}"
 
 
 async def _words(service: Service, row: Row, spans: list[tuple[int, int]], energy: float) -> list[dict[str, Any]]:

@@ -17,8 +17,9 @@ from ebmcal.histograms import kept_histograms
 from ebmcal.playground.looking import look
 from ebmcal.playground.reporting import predictions_of, report_html
 from ebmcal.serve.app import Refusal, Service, create_app, guarded, in_time, read_body, read_json_body
+from ebmcal.serve.explaining import pair_trouble
 from ebmcal.serve.limits import Limits
-from ebmcal.serve.running import address, api_key, bound, named_models, run_app
+from ebmcal.serve.running import address, api_key, bound, check_rule, named_models, run_app
 
 #: What the page may do: use what this server sends, and show a report of it in a frame.
 POLICY = (
@@ -51,6 +52,7 @@ def playground(
 ) -> None:
     """Serve a page to try a model on, beside a baseline where there is one: what `ebmcal playground` does."""
     key = api_key()
+    check_rule(model, *([baseline] if baseline is not None else []))
     with bound(host, port) as place:
         models = named_models(model, *([baseline] if baseline is not None else []))
         labels = [loaded.label_names for loaded in models.values()]
@@ -81,8 +83,8 @@ def add_playground(app: FastAPI, service: Service) -> None:
     @app.post("/playground/look", **hidden)
     async def look_at(request: Request) -> Response:
         async def answer() -> Response:
-            asked = await read_json_body(request, Text, service.limits)
-            if len(asked.text) > service.limits.max_characters or not asked.text.strip():
+            asked = await read_json_body(request, Text, service.limits, pair_trouble)
+            if max(len(asked.text), len(asked.text_pair or "")) > service.limits.max_characters:
                 raise Refusal(422, f"Give a text of 1 to {service.limits.max_characters} characters.")
             return JSONResponse(await look(service, (asked.text, asked.text_pair)))
 

@@ -196,7 +196,8 @@ def _refuse_probs(block: np.ndarray, start: int) -> None:
     raise EbmcalError(
         f"probs[{start + row}] sums to {sums[row]:.6g}; every row must sum to one within {SUM_TOLERANCE:.4f} "
         "(what rounding to bfloat16 can do). Give every class as a column; rows that were rounded, to two decimals "
-        "for example, are divided by their sums with normalize=True (--normalize)."
+        "for example, are divided by their sums with normalize=True (--normalize of evaluate, calibrate, decide and "
+        "watch)."
     )
 
 

@@ -72,6 +72,37 @@ def to_columns(fields: dict[str, Any], suffix: str) -> FileColumns:
     return FileColumns({"id": ids} | label | classes | optional | distances, names, fields["meta"])
 
 
+def without_error_rows(table: FileColumns, where: object) -> FileColumns:
+    """The table without the rows that `ebmcal predict` could not read, which have an `error` and no figures; says so.
+
+    >>> table = FileColumns({"label": ["a", ""], "prob_a": np.array([1.0, 0.5]), "error": ["", ""]})
+    >>> without_error_rows(table, "mine.csv").n_rows
+    2
+    """
+    errors = table.columns.get("error")
+    figures = [column for name, column in table.columns.items() if name.startswith(tuple(_PREFIXES.values()))]
+    if errors is None or not figures:
+        return table
+    wrong = [i for i, error in enumerate(errors) if error and all(_is_missing(column[i]) for column in figures)]
+    if not wrong:
+        return table
+    if len(wrong) == table.n_rows:
+        raise EbmcalError(f"{where} has error rows only; the first: {_shown(errors[wrong[0]])}")
+    said = (
+        "1 row has an error and is left out"
+        if len(wrong) == 1
+        else f"{len(wrong):,} rows have an error and are left out"
+    )
+    warnings.warn(f"{where}: {said}.", stacklevel=3)
+    kept = np.delete(np.arange(table.n_rows), wrong)
+    columns = {n: c[kept] if isinstance(c, np.ndarray) else [c[i] for i in kept] for n, c in table.columns.items()}
+    return FileColumns(columns, table.label_names, table.meta)
+
+
+def _is_missing(value: Any) -> bool:
+    return value is None or value == "" or value != value
+
+
 def numbers(column: Any, name: str) -> np.ndarray:
     """A column of finite numbers: floats as they are, anything else as float64; errors name column and row.
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs, as_scores, softmax
-from ebmcal.predictions.columns import to_columns, to_fields
-from ebmcal.predictions.files import read_columns, write_columns
+from ebmcal.predictions.columns import to_columns, to_fields, without_error_rows
+from ebmcal.predictions.files import FileColumns, read_columns, write_columns
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,14 +178,22 @@ class Predictions:
         """Read what `write` wrote or what somebody else's model wrote: see `ebmcal.predictions.columns`.
 
         `label_names` puts the classes in that order, or names the classes of a file that numbers them; `normalize`
-        divides probabilities that were rounded by the sum of their row; "-" is what is piped in.
+        divides probabilities that were rounded by the sum of their row; "-" is what is piped in. Error rows of
+        `ebmcal predict` are left out, with a warning.
         """
-        columns = read_columns(path)
+        columns = without_error_rows(read_columns(path), path)
         with errors_of(path):
-            fields = to_fields(columns, label_names)
-            if normalize and fields.get("probs") is not None:
-                fields["probs"] = normalized(fields["probs"])
-            return cls(**fields)
+            return cls.of(columns, label_names, normalize=normalize)
+
+    @classmethod
+    def of(
+        cls, columns: FileColumns, label_names: Sequence[str] | None = None, *, normalize: bool = False
+    ) -> "Predictions":
+        """Predictions in the columns of a file; the options are those of `read`."""
+        fields = to_fields(columns, label_names)
+        if normalize and fields.get("probs") is not None:
+            fields["probs"] = normalized(fields["probs"])
+        return cls(**fields)
 
 
 def align(predictions: Sequence[Predictions]) -> list[Predictions]:

@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from ebmcal.calibrators import TemperatureScaling, attached
-from ebmcal.calibrators.in_model import folded_temperature, model_folder
+from ebmcal.calibrators.in_model import model_folder
+from ebmcal.calibrators.weights import folded_temperature
 from ebmcal.config import RunConfig, read_yaml
 from ebmcal.decisions import attached_rule
 from ebmcal.errors import EbmcalError
@@ -44,7 +45,7 @@ def write_card(model: str | Path) -> Path | None:
     write_card("runs/a/checkpoints/hidden-seed1/model")
     """
     folder = model_folder(model)
-    if not _is_ours(folder / CARD):
+    if not may_write(folder):
         return None
     place = cell_of_model(folder)
     run, cell = place if place else (None, None)
@@ -60,7 +61,9 @@ def write_card(model: str | Path) -> Path | None:
     return folder / CARD
 
 
-def _is_ours(card: Path) -> bool:
+def may_write(folder: Path) -> bool:
+    """Whether there is no card in a model folder yet, or one that nobody edited."""
+    card = folder / CARD
     if not card.exists():
         return True
     text = card.read_text(encoding="utf-8", errors="replace")

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from ebmcal.data.values import is_blank
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
 from ebmcal.models.classifier import CARD_FILE
@@ -45,6 +46,7 @@ class Answering:
     def __init__(self, model: Model) -> None:
         self.model, self.names = model, model.label_names
         self.rule = model.rule  # refuses one that was fitted for another model or calibrator
+        self.is_pair, self.measure = model.is_pair, model.measure
         self.device = next(model.classifier.parameters()).device
 
     def describe(self) -> dict[str, Any]:
@@ -57,8 +59,22 @@ class Answering:
             "energy": self.model.classifier.energy,
             "is_energy_trained": (self.model.folder / CARD_FILE).exists(),
             "max_length": self.model.max_length,
+            "is_pair": self.is_pair,
             "rule": self.rule.describe() if self.rule else [],
         }
+
+    def trouble_with(self, rows: Sequence[Row]) -> str:
+        """Why the model cannot answer rows: an empty text, a pair where it knows single texts, or the reverse."""
+        for i, (text, pair) in enumerate(rows):
+            where = f"inputs[{i}]" if len(rows) > 1 else "The input"
+            if is_blank(text) or (pair is not None and is_blank(pair)):
+                return f"{where} has an empty text; there is nothing to classify in it."
+            if self.is_pair is not None and self.is_pair != (pair is not None):
+                kinds = (
+                    ("a single text", "pairs: send text and text_pair") if self.is_pair else ("a pair", "single texts")
+                )
+                return f"{where} is {kinds[0]}, and the model was trained on {kinds[1]}."
+        return ""
 
     def encode(self, rows: Sequence[Row]) -> list[EncodedText]:
         """Tokens of texts and pairs, each cut to what the model reads."""
@@ -72,27 +88,33 @@ class Answering:
 
     def answer(self, texts: Sequence[EncodedText]) -> list[dict[str, Any] | NotFinite]:
         """An answer for each text; where logits or energy are not finite, the error that says so."""
-        logits, energies = self._score(texts)
+        logits, energies, distances = self._score(texts)
         finite = np.isfinite(logits).all(axis=1) & np.isfinite(energies)
+        finite &= np.all([np.isfinite(values) for values in distances.values()], axis=0)
         found: list[dict[str, Any] | NotFinite] = [NotFinite(NOT_FINITE)] * len(texts)
-        places = np.flatnonzero(finite).tolist()
-        for i, answer in zip(places, self._answers(logits[finite], energies[finite]), strict=True):
+        places, far = np.flatnonzero(finite).tolist(), {name: values[finite] for name, values in distances.items()}
+        for i, answer in zip(places, self._answers(logits[finite], energies[finite], far), strict=True):
             found[i] = answer | {"n_tokens": len(texts[i]), "is_cut": texts[i].is_cut}
         return found
 
-    def _score(self, texts: Sequence[EncodedText]) -> tuple[np.ndarray, np.ndarray]:
-        """Logits [n, C] and energies [n] of one packed batch, in the order of the texts."""
+    def _score(self, texts: Sequence[EncodedText]) -> tuple[np.ndarray, np.ndarray, dict[str, np.ndarray]]:
+        """Logits [n, C], energies [n] and distances by name [n] of one packed batch, in the order of the texts."""
         order = sorted(range(len(texts)), key=lambda i: len(texts[i]))
         batch = pack([texts[i].ids for i in order], [texts[i].types for i in order]).to(self.device)
+        forward = self.model.classifier if self.measure is None else self.model.classifier.with_features
         with torch.inference_mode():
-            scores = [values.cpu().numpy() for values in self.model.classifier(batch)]
+            scores = [values.cpu().numpy() for values in forward(batch)]
         back = np.argsort(order)
-        return scores[0][back], scores[1][back]
+        return scores[0][back], scores[1][back], self.measure(scores[2][back]) if self.measure else {}
 
-    def _answers(self, logits: np.ndarray, energies: np.ndarray) -> list[dict[str, Any]]:
+    def _answers(
+        self, logits: np.ndarray, energies: np.ndarray, distances: dict[str, np.ndarray]
+    ) -> list[dict[str, Any]]:
         if not len(logits):
             return []
-        raw = Predictions(np.full(len(logits), -1), self.names, logits=logits, energies=energies)
+        raw = Predictions(
+            np.full(len(logits), -1), self.names, logits=logits, energies=energies, distances=distances or None
+        )
         final = self.model.finished(raw)
         probs, chosen, decided = final.probabilities(), final.predicted(), self._decided(final)
         rows = zip(chosen.tolist(), probs.tolist(), logits.tolist(), final.require_energies().tolist(), strict=True)

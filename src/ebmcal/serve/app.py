@@ -13,6 +13,8 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -27,9 +29,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ebmcal import __version__
 from ebmcal.errors import unknown_name
 from ebmcal.model import Model
+from ebmcal.serve.answer_log import AnswerLog
 from ebmcal.serve.answering import Answering
 from ebmcal.serve.batching import Batcher, QueueFull, Row, Stopped, TooManyTokens
 from ebmcal.serve.counters import Counters
+from ebmcal.serve.explaining import question_trouble
 from ebmcal.serve.limits import Limits
 from ebmcal.serve.schema import Answers, ModelFacts, ModelList, State, Trouble, question_type, rows_of
 
@@ -51,6 +55,7 @@ class Service:
     counters: Counters = field(default_factory=Counters)
     batchers: dict[str, Batcher] = field(default_factory=dict)
     answered: set[str] = field(default_factory=set)  # models that have answered a first text
+    answer_log: AnswerLog | None = None
 
     def start(self) -> None:
         """Start a worker for each model and put a first text to it: it is ready once it has answered."""
@@ -60,7 +65,8 @@ class Service:
             )
             self.batchers[name] = batcher
             self.counters.watch(name, functools.partial(getattr, batcher, "n_waiting"))
-            batcher.submit([("Are you there?", None)]).add_done_callback(functools.partial(self._note_first, name))
+            first = ("Are you there?", "Yes." if answering.is_pair else None)
+            batcher.submit([first]).add_done_callback(functools.partial(self._note_first, name))
 
     def _note_first(self, name: str, done: "Future[Any]") -> None:
         if done.exception() is None:
@@ -71,6 +77,8 @@ class Service:
         for name, batcher in self.batchers.items():
             if not batcher.close(self.limits.timeout):
                 log.error("the worker of %s did not end in %g s", name, self.limits.timeout)
+        if self.answer_log is not None:
+            self.answer_log.close()
 
     def trouble(self) -> str:
         """What is wrong with a worker, or an empty string."""
@@ -88,6 +96,8 @@ class Service:
         name = next(iter(self.models)) if model is None else model
         if name not in self.models:
             raise Refusal(404, str(unknown_name("model", name, self.models)))
+        if trouble := self.models[name].trouble_with(rows):
+            raise Refusal(422, trouble)
         try:
             return await asyncio.wrap_future(self.batchers[name].submit(rows))
         except QueueFull as error:
@@ -108,14 +118,18 @@ def create_app(
     limits: Limits | None = None,
     api_key: str | None = None,
     log_texts: bool = False,
+    log_file: str | PathLike[str] | None = None,
     extend: Callable[[FastAPI, Service], None] | None = None,
 ) -> FastAPI:
-    """An ASGI app that serves models by name; `extend` adds routes to it.
+    """An ASGI app that serves models by name; `extend` adds routes to it, `log_file` gets what was answered.
 
     app = create_app({"films": ebmcal.load("model")}, api_key=os.environ["KEY"])
     """
     answering = {name: Answering(model) for name, model in models.items()}
     service = Service(answering, limits or Limits(), api_key, log_texts)
+    if log_file is not None:
+        count = service.counters.logged
+        service.answer_log = AnswerLog(Path(log_file).expanduser(), with_texts=log_texts, count=count)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -191,12 +205,15 @@ def _add_classify(app: FastAPI, service: Service) -> None:
     )
     async def classify(request: Request) -> Response:
         async def answer() -> Response:
-            asked = await read_json_body(request, question, service.limits)
-            rows = rows_of(asked)
+            asked = await read_json_body(request, question, service.limits, question_trouble)
+            rows, name = rows_of(asked), asked.model or next(iter(service.models))
             if service.log_texts:
                 log.info("texts %s", rows)
-            results = await service.ask(rows, asked.model)
-            return JSONResponse({"model": asked.model or next(iter(service.models)), "results": results})
+            results, ids = await service.ask(rows, asked.model), list[str | None]([None] * len(rows))
+            if service.answer_log is not None:
+                ids = [*service.answer_log.note(name, service.models[name].model.weights, rows, results)]
+            named = [{"id": i, **result} for i, result in zip(ids, results, strict=True)]
+            return JSONResponse({"model": name, "results": named})
 
         return await in_time(answer(), service.limits.timeout)
 
@@ -258,19 +275,15 @@ async def read_body(request: Request, kind: str, limits: Limits) -> bytes:
     return bytes(body)
 
 
-async def read_json_body(request: Request, kind: type[Any], limits: Limits) -> Any:
-    """The body as a checked value of a type."""
+async def read_json_body(
+    request: Request, kind: type[Any], limits: Limits, explain: Callable[[bytes, Limits], str]
+) -> Any:
+    """The body as a checked value of a type; what is wrong with it is explained in plain words."""
+    content = await read_body(request, "application/json", limits)
     try:
-        return kind.model_validate_json(await read_body(request, "application/json", limits))
+        return kind.model_validate_json(content)
     except ValidationError as error:
-        raise Refusal(422, _told(error)) from error
-
-
-def _told(error: ValidationError, most: int = 3) -> str:
-    """What is wrong with a body, without what it says: an error may end up in a log."""
-    found = [f"{'.'.join(map(str, e['loc'])) or 'body'}: {e['msg']}" for e in error.errors(include_input=False)]
-    more = f"; and {len(found) - most} more" if len(found) > most else ""
-    return "; ".join(found[:most]) + more
+        raise Refusal(422, explain(content, limits)) from error
 
 
 async def _refused(_: Request, error: Exception) -> Response:

@@ -36,7 +36,12 @@ class Counters:
             "ebmcal_abstained", "Texts that the rule gave no answer to.", ("model",), registry=registry
         )
         self.unusual = Counter("ebmcal_unusual", "Texts that the rule called unusual.", ("model",), registry=registry)
+        self.log_rows = Counter("ebmcal_log_rows", "Rows of --log, written or lost.", ("outcome",), registry=registry)
         self.waiting = Gauge("ebmcal_queue_texts", "Texts that wait for the model.", ("model",), registry=registry)
+
+    def logged(self, outcome: str, n_rows: int) -> None:
+        """Count rows of the log of answers, written or lost."""
+        self.log_rows.labels(outcome).inc(n_rows)
 
     def watch(self, model: str, n_waiting: Callable[[], float]) -> None:
         """Ask for the length of a model's queue whenever somebody reads the figures."""

@@ -12,8 +12,10 @@ from typing import Any
 import uvicorn
 from fastapi import FastAPI
 
+from ebmcal.decisions import attached_rule
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model, load
+from ebmcal.serve.answer_log import check_log
 from ebmcal.serve.app import create_app
 from ebmcal.serve.limits import Limits
 
@@ -30,6 +32,7 @@ def serve(
     port: int = 8000,
     limits: Limits | None = None,
     log_texts: bool = False,
+    log_file: str | Path | None = None,
     say: Callable[[str], None] = print,
 ) -> None:
     """Serve a model folder over HTTP until a signal comes: what `ebmcal serve` does.
@@ -37,12 +40,24 @@ def serve(
     ebmcal.serve.running.serve("runs/a/checkpoints/hidden-seed1/model", port=8000)
     """
     key = api_key()
+    if log_file is not None:
+        check_log(Path(log_file).expanduser())
+    check_rule(model)
     with bound(host, port) as place:
         loaded = load(model, progress=True)
-        app = create_app({model_name(loaded.folder): loaded}, limits=limits, api_key=key, log_texts=log_texts)
+        app = create_app(
+            {model_name(loaded.folder): loaded}, limits=limits, api_key=key, log_texts=log_texts, log_file=log_file
+        )
         if key is None and host not in LOCAL:
             say(f"Note: {host} can be reached by others and there is no key. Set {KEY_VARIABLE} to ask for one.")
         run_app(app, place, limits or Limits(), say, f"{loaded!r} at {address(place)} (POST /v1/classify)")
+
+
+def check_rule(*models: str | Path) -> None:
+    """Refuse rules that were fitted for another model or calibrator, before a model is loaded."""
+    for folder in map(Path, models):
+        if (folder / "config.json").is_file():
+            attached_rule(folder)
 
 
 def api_key() -> str | None:

@@ -4,20 +4,22 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from ebmcal.data.values import INK
 from ebmcal.serve.limits import Limits
 
 STRICT = ConfigDict(extra="forbid", strict=True)
 
 
 class Answer(BaseModel):
-    """What the model says of a text. The last five are null where the model folder has no rule for them."""
+    """What the model says of a text; what the model folder has no rule for is null."""
 
+    id: str | None = Field(description="Of its row in the server's log of answers; null where there is none.")
     label: str = Field(description="The most probable class.")
     confidence: float = Field(description="Its probability.")
     probabilities: dict[str, float] = Field(description="Of each class, by the calibrator kept with the model.")
     logits: dict[str, float] = Field(description="Of each class, as the model gives them.")
     energy: float = Field(description="Low = like the texts the model was trained on.")
-    unusual: bool | None = Field(description="Whether so high an energy is rare among calibration texts.")
+    unusual: bool | None = Field(description="Whether so high an energy, or distance, is rare among calibration texts.")
     unusual_p: float | None = Field(description="How rare: the conformal p-value.")
     decision: str | None = Field(description="answer or abstain.")
     reason: str | None = Field(description="Why the rule abstains; empty where it answers.")
@@ -43,6 +45,7 @@ class ModelFacts(BaseModel):
     energy: str = Field(description="Which energy: hidden, sharp-hidden or scalar.")
     is_energy_trained: bool = Field(description="False for a classifier that ebmcal did not train.")
     max_length: int = Field(description="Tokens of a text that are read; what is longer is cut.")
+    is_pair: bool | None = Field(description="Whether it takes pairs; null where that is unknown, and both are taken.")
     rule: list[str] = Field(description="What the decision rule promises.")
 
 
@@ -66,7 +69,7 @@ class Trouble(BaseModel):
 
 def question_type(limits: Limits) -> type[Any]:
     """The type of the body of `/v1/classify`: a text, a pair or a list of them, within the limits."""
-    text = Annotated[str, Field(max_length=limits.max_characters)]
+    text = Annotated[str, Field(max_length=limits.max_characters, pattern=INK)]
     pair = create_model(
         "Pair", __config__=STRICT, __doc__="A text, with the second text of a pair.",
         text=(text, ...), text_pair=(text | None, None),

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from ebmcal.calibrators import TemperatureScaling
+from ebmcal.calibrators import Calibrator, TemperatureScaling, attached
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.judging import Measures, compare, judge
 from ebmcal.metrics import accuracy
-from ebmcal.model import Model, given_rows, load
+from ebmcal.model import Model, check_given, given_rows, load
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
 from ebmcal.progress import Console, Reporter
@@ -78,9 +78,10 @@ def export(
         ebmcal.export("runs/a/checkpoints/hidden-seed1/model", "out", energy=True)
     """
     require_extra("onnx", "onnx", "onnxruntime", "onnxscript")
-    model = model if isinstance(model, Model) else load(model, device="cpu")
     folder = _checked_place(Path(folder).expanduser(), overwrite)
-    temperature = _temperature(model)
+    _check_before_loading(model, on, max_rows)
+    model = model if isinstance(model, Model) else load(model, device="cpu")
+    temperature = _temperature(model.calibrator, model.folder)
     texts, rows = _real_rows(model, on, (text_column, text_pair_column, label_column), max_rows)
     reporter = Console() if progress else Reporter()
     with writing(folder, is_folder=True) as aside:
@@ -113,25 +114,35 @@ def _checked_place(folder: Path, overwrite: bool) -> Path:
     return folder
 
 
-def _temperature(model: Model) -> float:
-    if model.calibrator is None:
+def _check_before_loading(model: Model | str | Path, on: Any, max_rows: int) -> None:
+    """Refuse what takes no weights to tell: a calibrator that no graph can hold, no texts to check on."""
+    if max_rows < 1:
+        raise EbmcalError(f"max_rows (--max-rows) is {max_rows}; at least one text is needed for the check.")
+    check_given(on)
+    if isinstance(model, Model) or not Path(model).is_dir():
+        return
+    _temperature(attached(Path(model)), Path(model))
+    if on is None:
+        _test_file(Path(model))
+
+
+def _temperature(calibrator: Calibrator | None, folder: Path) -> float:
+    if calibrator is None:
         return 1.0
-    if type(model.calibrator) is not TemperatureScaling:  # one number for all texts
+    if type(calibrator) is not TemperatureScaling:  # one number for all texts
         raise EbmcalError(
-            f"{model.folder} is calibrated by {model.calibrator.name}, and only a temperature can go into the graph. "
+            f"{folder} is calibrated by {calibrator.name}, and only a temperature can go into the graph. "
             "Calibrate with it first: ebmcal calibrate MODEL --on PREDICTIONS --calibrator temperature"
         )
-    return float(model.calibrator.temperature_)
+    return float(calibrator.temperature_)
 
 
 def _real_rows(
     model: Model, on: Any, columns: tuple[str | None, str | None, str | None], max_rows: int
 ) -> tuple[str, Predictions]:
     """Where the texts come from, and what PyTorch says about them."""
-    if max_rows < 1:
-        raise EbmcalError(f"max_rows (--max-rows) is {max_rows}; at least one text is needed for the check.")
     if on is None:
-        kept, name = _test_rows(model), "the test split"
+        kept, name = Predictions.read(_test_file(model.folder), label_names=model.label_names), "the test split"
         texts, labels = _texts_of(kept), kept.labels
     else:
         rows = given_rows(on, model.columns_of(*columns), model.label_names)
@@ -146,15 +157,15 @@ def _texts_of(rows: Predictions) -> list[Row]:
     return list(zip(rows.texts or [], pairs, strict=True))
 
 
-def _test_rows(model: Model) -> Predictions:
-    place = cell_of_model(model.folder)
+def _test_file(model: Path) -> Path:
+    place = cell_of_model(model)
     path = place[0].predictions(place[1], "test") if place else None
     if path is None or not path.is_file():
         raise EbmcalError(
-            f"{model.folder} is not in the folder of a run, so there are no texts to check the export on. Give some "
+            f"{model} is not in the folder of a run, so there are no texts to check the export on. Give some "
             "that are like those it will see: on (--on FILE, with --label-column for what int8 costs)."
         )
-    return Predictions.read(path, label_names=model.label_names)
+    return path
 
 
 def _write_files(aside: Path, model: Model, temperature: float, energy: bool) -> None:

@@ -9,13 +9,16 @@ from pathlib import Path
 
 from ebmcal.calibrators.in_model import model_folder
 from ebmcal.errors import EbmcalError, require_extra
-from ebmcal.report.model_card import CARD_FILES, write_card
+from ebmcal.report.model_card import CARD, CARD_FILES, may_write, write_card
 from ebmcal.storage.sealing import require_whole
 
 #: What makes a model folder; weights in formats that run code when they are read are left behind.
 SENT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")
 
-NAME = re.compile(r"[\w.-]+/[\w.-]+")
+#: As the hub has it: letters, digits and . _ - in between; 96 characters at most.
+NAME = re.compile(
+    r"(?=.{3,96}$)(?!.*(--|\.\.))[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?/[A-Za-z0-9_]([\w.-]*[A-Za-z0-9_])?", re.ASCII
+)
 
 
 def push(
@@ -28,8 +31,7 @@ def push(
         ebmcal.push("runs/a/checkpoints/hidden-seed1/model", "me/film-reviews")
     """
     require_extra("train", "huggingface_hub")
-    if not NAME.fullmatch(name):
-        raise EbmcalError(f"{name!r} is no name on the hub; USER/NAME is, as in me/film-reviews.")
+    check_name(name)
     folder = Path(model).expanduser()
     sent_files(folder)  # refuses what is no model, before a card is written
     write_card(folder)
@@ -50,6 +52,23 @@ def push(
             "give a name that you may write to."
         ) from error
     return str(place)
+
+
+def check_name(name: str) -> None:
+    """Refuse what is no name on the hub.
+
+    >>> check_name("me/film-reviews")
+    """
+    if not NAME.fullmatch(name):
+        raise EbmcalError(
+            f"{name!r} is no name on the hub; USER/NAME is, as in me/film-reviews: letters, digits, . _ - in between."
+        )
+
+
+def cards_to_come(model: str | Path) -> list[str]:
+    """The files of the model card that `push` would write first, or write anew."""
+    folder = Path(model).expanduser()
+    return [f"{CARD}, the model card, which is written first"] if may_write(folder) else []
 
 
 def sent_files(model: str | Path) -> list[Path]:

@@ -16,11 +16,13 @@ import numpy as np
 
 from ebmcal.config import check_encoding
 from ebmcal.data.labels import class_map
+from ebmcal.data.parts import check_file
 from ebmcal.data.values import Columns, Tally, as_label
 from ebmcal.decisions import Rule
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
+from ebmcal.storage.checksums import fingerprint
 from ebmcal.storage.locks import locked
 from ebmcal.streaming.layout import Layout, figures_of
 from ebmcal.streaming.reading import STDIN, Input, InputRow, count_rows, kind_of, open_input, text_of
@@ -85,10 +87,7 @@ def predict_file(
         predict_file(ebmcal.load("model"), "new.csv", "predicted.csv", rule=ebmcal.load("model").rule)
     """
     source, output = str(source), None if output is None else Path(output).expanduser()
-    kind = kind_of(source, input_format)
-    form = format_of_output(output, output_format, kind)
-    if output is not None:
-        check_output(output, source, overwrite)
+    kind, form = check_places(source, output, overwrite, input_format, encoding, output_format)
     columns = model.columns_of(text_column, text_pair_column, label_column)
     given = open_input(source, kind, columns.wanted(), None if encoding is None else check_encoding(encoding))
     given.check(columns)
@@ -104,6 +103,22 @@ def predict_file(
             target = ToFile(output, form, layout.columns, layout.types, layout.note, job, overwrite)
         work = _Work(model, layout, rule, calibrated, strict)
         return work.run(given, target, reporter, count_rows(source, kind))
+
+
+def check_places(
+    source: str, output: Path | None, overwrite: bool = False, input_format: str | None = None,
+    encoding: str | None = None, output_format: str | None = None,
+) -> tuple[str, str]:  # fmt: skip
+    """Formats of input and output; refuses what cannot be read or written, which takes no model to tell."""
+    kind = kind_of(source, input_format)
+    form = format_of_output(output, output_format, kind)
+    if output is not None:
+        check_output(output, source, overwrite)
+    if encoding is not None:
+        check_encoding(encoding)
+    if source != STDIN:
+        check_file(Path(source))
+    return kind, form
 
 
 @dataclass(frozen=True)
@@ -161,7 +176,9 @@ class _Work:
                 out["error"] = errors[i]
             else:
                 label = next(known)
-                out |= {"label": label} if self.layout.has_label else {}
+                out |= (
+                    {"label": label} if self.layout.has_label and (self.layout.read.label or "label" not in out) else {}
+                )
                 out |= next(figures)
             rows.append(out)
         return rows, list(errors.values())
@@ -214,4 +231,9 @@ def _job(model: Predictor, source: str, layout: Layout, rule: Rule | None) -> di
     if source != STDIN:
         stat = Path(source).stat()
         about = {"input": str(Path(source).resolve()), "input size": stat.st_size, "input time": stat.st_mtime_ns}
-    return {**about, "columns": layout.columns, "model": model.fingerprint(), "rule": rule and rule.to_json()}
+    return {
+        **about,
+        "columns": layout.columns,
+        "model": model.fingerprint(),
+        "rule": rule and fingerprint(rule.to_json()),
+    }

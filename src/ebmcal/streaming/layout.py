@@ -9,7 +9,7 @@ import numpy as np
 from ebmcal.data.values import Columns
 from ebmcal.decisions import Rule
 from ebmcal.predictions import Predictions
-from ebmcal.streaming.reading import Input
+from ebmcal.streaming.reading import MOST_COLUMNS, Input
 
 
 @dataclass(frozen=True)
@@ -20,13 +20,14 @@ class Layout:
     label_names: tuple[str, ...]
     users: list[str]
     ours: list[str]
-    has_other: bool  # whether keys that the first JSON object lacks go, as JSON, into a column of their own
+    has_other: bool  # whether keys that no column is known for go, as JSON, into a column of their own
     types: dict[str, Any]  # of columns of Parquet, where they are known
     note: dict[str, Any]  # what a Parquet file says about itself: class names and meta
 
     @classmethod
     def of(cls, given: Input, read: Columns, ours: list[str], form: str, trial: Predictions) -> "Layout":
-        has_other = given.kind == "jsonl" and form != "jsonl"
+        is_open = not given.is_whole or len(given.columns) == MOST_COLUMNS
+        has_other = given.kind == "jsonl" and form != "jsonl" and is_open
         note = {"label_names": list(trial.label_names), "meta": trial.meta}
         layout = cls(read, trial.label_names, given.columns, ours, has_other, {}, note)
         if given.types is not None:
@@ -55,8 +56,9 @@ class Layout:
         """The user's values as they come back."""
         if not self.has_other:
             return {self.shown(name): value for name, value in values.items()}
-        known = {self.shown(name): value for name, value in values.items() if name in self.users}
-        other = {name: value for name, value in values.items() if name not in self.users}
+        columns = {*self.users, "id", "label"}
+        known = {self.shown(name): value for name, value in values.items() if name in columns}
+        other = {name: value for name, value in values.items() if name not in columns}
         return {**known, "other": json.dumps(other, ensure_ascii=False) if other else None}
 
 
@@ -71,6 +73,7 @@ def figures_of(
     found |= {prefix + name: matrix[:, c].tolist() for c, name in enumerate(p.label_names)}
     found["confidence"] = p.confidences().tolist()
     found |= {} if p.energies is None else {"energy": p.energies.tolist()}
+    found |= {f"distance_{name}": values.tolist() for name, values in (p.distances or {}).items()}
     found |= {} if disagreement is None else {"disagreement": disagreement.tolist()}
     return found | ({} if rule is None else rule.decide(p).columns())
 

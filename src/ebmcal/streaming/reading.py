@@ -27,11 +27,12 @@ from ebmcal.data.delimited import (
     trouble_with,
 )
 from ebmcal.data.parts import SUFFIXES, check_file
-from ebmcal.data.values import Columns, Tally, as_text
+from ebmcal.data.values import Columns, Tally, as_text, is_blank
 from ebmcal.errors import EbmcalError, unknown_name
 
 KINDS = ("csv", "tsv", "jsonl", "json", "parquet", "lines")
 STDIN = "-"
+MOST_COLUMNS = 1000  # keys of objects; further ones go into one column, `other`
 _COUNTED = 1 << 20  # bytes at a time
 _UNCOUNTED = Tally("line")
 
@@ -47,17 +48,19 @@ class InputRow:
 
 @dataclass(frozen=True)
 class Input:
-    """An opened input: the columns of its header (of JSON lines: of the first object) and its rows."""
+    """An opened input: the columns of its header (of objects: their keys; from a pipe, of the first) and its rows."""
 
     name: str
     kind: str
     columns: list[str]
     rows: Iterator[InputRow]
     types: Any = None  # of Parquet: the schema
+    is_whole: bool = True  # whether no column can come later: in objects from a pipe one may
 
     def check(self, columns: Columns) -> None:
-        """Raise unless the columns that are read are there."""
+        """Raise unless the columns that are read are there; a label may come with a later object."""
         dialect = {"csv": CSV, "tsv": TSV}.get(self.kind)
+        columns = columns if self.is_whole or columns.label in self.columns else replace(columns, label=None)
         columns.check(Path(self.name), self.columns, delimiter_hint(self.columns, dialect) if dialect else "")
 
 
@@ -91,10 +94,8 @@ def open_input(source: str | Path, kind: str, wanted: list[str], encoding: str |
     if kind == "parquet":
         schema = columnar_schema(Path(source), kind)
         return Input(name, kind, list(schema.names), _columnar_rows(Path(source), schema.names), schema)
-    if kind == "json":
-        return _object_input(
-            name, (_checked(i, value) for i, value in objects_in(Path(source), kind, _UNCOUNTED, encoding))
-        )
+    if kind == "json" or (kind == "jsonl" and not is_stdin):
+        return _object_input(name, _objects(source, kind, encoding), _keys(_objects(source, kind, encoding)))
     stdin = lines_in(_stdin(), name, _UNCOUNTED, encoding) if is_stdin else None
     lines = stdin or text_lines(Path(source), _UNCOUNTED, encoding)
     if kind == "lines":
@@ -104,6 +105,24 @@ def open_input(source: str | Path, kind: str, wanted: list[str], encoding: str |
         return _object_input(name, (_json_row(i, line) for i, line in enumerate(lines, start=1) if line.strip()))
     dialect = replace(CSV if kind == "csv" else TSV, encoding=encoding)
     return _delimited_input(name, kind, lines, dialect if is_stdin else as_written(Path(source), dialect, wanted))
+
+
+def _objects(source: str | Path, kind: str, encoding: str | None) -> Iterator[InputRow]:
+    """The objects of a file, one after the other."""
+    if kind == "json":
+        return (_checked(i, value) for i, value in objects_in(Path(source), kind, _UNCOUNTED, encoding))
+    lines = text_lines(Path(source), _UNCOUNTED, encoding)
+    return (_json_row(i, line) for i, line in enumerate(lines, start=1) if line.strip())
+
+
+def _keys(rows: Iterator[InputRow]) -> list[str]:
+    """Every key of the objects of a file, as they first come; of very many those that come first."""
+    found: dict[str, None] = {}
+    for row in rows:
+        found |= dict.fromkeys(row.values)
+        if len(found) > MOST_COLUMNS:
+            break
+    return list(found)[:MOST_COLUMNS]
 
 
 def _stdin() -> io.BufferedReader:
@@ -132,6 +151,8 @@ def text_of(row: InputRow, columns: Columns) -> tuple[str, str | None]:
             if row.values.get(name) is None:
                 raise EbmcalError(f"no {name!r}")
             found.append(as_text(row.values[name], name, row.place, _UNCOUNTED))
+            if is_blank(found[-1]):
+                raise EbmcalError(f"{name!r} is empty")
     return found[0], found[1] if columns.pair is not None else None
 
 
@@ -161,7 +182,8 @@ def _delimited_rows(found: Iterator[tuple[int, list[str]]], columns: list[str]) 
             yield InputRow(line, {c: clean(value) for c, value in zip(columns, fields, strict=True)})
 
 
-def _object_input(name: str, rows: Iterator[InputRow]) -> Input:
+def _object_input(name: str, rows: Iterator[InputRow], columns: list[str] | None = None) -> Input:
+    """Rows of objects; their columns are those of the first one where the others cannot be looked at before."""
     waiting = []
     for row in rows:
         waiting.append(row)
@@ -176,7 +198,7 @@ def _object_input(name: str, rows: Iterator[InputRow]) -> Input:
         yield from waiting
         yield from rows
 
-    return Input(name, "jsonl", list(waiting[-1].values), all_rows())
+    return Input(name, "jsonl", columns or list(waiting[-1].values), all_rows(), is_whole=columns is not None)
 
 
 def _json_row(line: int, content: str) -> InputRow:

@@ -16,7 +16,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.decisions.conformal import kept_energies, p_values
+from ebmcal.decisions.conformal import kept_scores
+from ebmcal.decisions.unusual import ENERGY, Unusual
 from ebmcal.judging import Measures, judge
 from ebmcal.metrics import FewRowsWarning
 from ebmcal.metrics.bins import wilson
@@ -35,18 +36,25 @@ SHOWN = 5  # examples of a change, failures of a test
 
 @dataclass(frozen=True)
 class Subject:
-    """A model under test: what it says about texts, and the energies of texts that are usual for it."""
+    """A model under test: what it says about texts, and how it tells unusual ones."""
 
     name: str
     predict: Callable[[Sequence[Row]], Predictions]
-    usual: np.ndarray | None = None  # [m]; None: those of the unchanged texts
+    usual: Unusual | None = None  # None: by the energies of the unchanged texts
 
     def unusual(self, predictions: Predictions, clean: Predictions) -> np.ndarray | None:
-        """Which texts are unusual: conformal p-values against the usual energies."""
-        usual = clean.energies if self.usual is None else self.usual
-        if predictions.energies is None or usual is None or len(usual) < 1 / FALSE_ALARMS:
+        """Which texts are unusual, at one false-alarm rate for all models; None where that cannot be told."""
+        usual = self.usual or usual_energies(clean)
+        if usual is None or (usual.by == ENERGY and predictions.energies is None):
             return None
-        return p_values(predictions.energies, kept_energies(usual, FALSE_ALARMS)) <= FALSE_ALARMS
+        return usual.p_values(predictions) <= FALSE_ALARMS
+
+
+def usual_energies(rows: Predictions) -> Unusual | None:
+    """The energies of rows as those of usual texts; None where there are too few."""
+    if rows.energies is None or rows.n_rows < 1 / FALSE_ALARMS:
+        return None
+    return Unusual(FALSE_ALARMS, kept_scores(rows.energies, FALSE_ALARMS))
 
 
 @dataclass(frozen=True)

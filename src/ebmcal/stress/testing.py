@@ -11,13 +11,14 @@ from typing import Any
 
 import numpy as np
 
+from ebmcal.decisions.unusual import Unusual
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.model import Model, given_rows, load
+from ebmcal.model import Model, check_given, given_rows, load
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
 from ebmcal.runfolder import cell_of_model
 from ebmcal.stress.changes import CHANGES, TokenizerTokens
-from ebmcal.stress.measuring import FALSE_ALARMS, Row, Subject, changed_texts, measure
+from ebmcal.stress.measuring import FALSE_ALARMS, Row, Subject, changed_texts, measure, usual_energies
 from ebmcal.stress.page import condition_table, test_table, write_page
 from ebmcal.stress.suites import SuiteTest, read_suite, shipped_suites
 from ebmcal.tables import Sheet
@@ -74,6 +75,7 @@ def stress_test(
     if changes is not None and not changes and not files:
         raise EbmcalError("There is nothing to test: no change (changes, --changes) and no suite.")
     tests = [test for file in files for test in read_suite(file)]
+    check_given(on)
     models = [m if isinstance(m, Model) else load(m) for m in (model, beside) if m is not None]
     _check_models(models)
     first = models[0]
@@ -123,13 +125,13 @@ def _predicts(model: Model, label_names: Sequence[str]) -> Any:
     return predict
 
 
-def _usual(model: Model) -> np.ndarray | None:
-    """Energies of the calibration texts: of the model's rule, or of its run; None where neither is there."""
+def _usual(model: Model) -> Unusual | None:
+    """How calibration texts are: as the model's rule has it, or by their energies in its run; None if neither is."""
     if model.rule is not None and model.rule.unusual is not None:
-        return model.rule.unusual.energies
+        return model.rule.unusual
     place = cell_of_model(model.folder)
     path = place[0].predictions(place[1], "calibration") if place else None
-    return Predictions.read(path).energies if path is not None and path.is_file() else None
+    return usual_energies(Predictions.read(path)) if path is not None and path.is_file() else None
 
 
 def _calibrated(model: Model) -> str:

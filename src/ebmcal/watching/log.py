@@ -6,7 +6,7 @@ abstain) and `unusual` (true, false). `label` is the true label where it is know
 
 import datetime
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -16,7 +16,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.columns import to_fields
+from ebmcal.predictions.columns import without_error_rows
 from ebmcal.predictions.files import FileColumns, read_columns
 
 ROWS = 500  # of a window where nothing is said
@@ -47,12 +47,22 @@ class Window:
 
 
 def read_log(
-    paths: Sequence[str | PathLike[str]], *, label_names: Sequence[str] | None = None, time_column: str | None = None
+    paths: Sequence[str | PathLike[str]],
+    *,
+    label_names: Sequence[str] | None = None,
+    time_column: str | None = None,
+    normalize: bool = False,
+    check: Callable[[Predictions, object], None] = lambda rows, path: None,
 ) -> Log:
-    """Files of one log, joined and put in the order of time; `time_column` is "time" where there is one."""
-    parts = [_read_part(path, label_names, time_column) for path in paths]
+    """Files of one log, joined and put in the order of time; `time_column` is "time" where there is one.
+
+    Each file goes through `check` before it is joined; `normalize` is for probabilities that were rounded.
+    """
+    parts = [_read_part(path, label_names, time_column, normalize) for path in paths]
     if not parts:
         raise EbmcalError("No log was given. Give prediction files: what `ebmcal predict` writes.")
+    for part, path in zip(parts, paths, strict=True):
+        check(part.rows, path)
     with errors_of(", ".join(map(str, paths))):
         log = _joined(parts)
     if log.times is None:
@@ -112,39 +122,42 @@ def seconds_of(every: str) -> int:
     return int(found[1]) * UNITS[found[2]]
 
 
-def _read_part(path: str | PathLike[str], label_names: Sequence[str] | None, time_column: str | None) -> Log:
-    table = read_columns(path)
-    columns = _without_errors(table, path)
+def _read_part(
+    path: str | PathLike[str], label_names: Sequence[str] | None, time_column: str | None, normalize: bool
+) -> Log:
+    table = without_error_rows(read_columns(path), path)
+    columns = dict(table.columns)
     if not {"label", "labels"} & set(columns):
         n_rows = len(next(iter(columns.values())))
         columns["label"] = np.full(n_rows, -1) if table.label_names else [""] * n_rows
     with errors_of(path):
-        rows = Predictions(**to_fields(FileColumns(columns, table.label_names, table.meta), label_names))
+        meta = table.meta | _written_by(columns)
+        rows = Predictions.of(FileColumns(columns, table.label_names, meta), label_names, normalize=normalize)
         name = time_column or "time"
         if time_column and name not in columns:
             raise EbmcalError(f"no column {name!r}; the columns are {', '.join(list(columns)[:20])}.")
         times = np.array([_time(v, i, name) for i, v in enumerate(columns[name])]) if name in columns else None
-        decided = columns.get("decision")
-        abstained = None if decided is None else np.array([str(d) == "abstain" for d in decided])
+        decided: Any = columns.get("decision")
+        abstained = None if _is_partial(decided) else np.array([str(d) == "abstain" for d in decided])
         return Log(rows, times, abstained, _flags(columns.get("unusual")))
 
 
-def _without_errors(table: FileColumns, path: object) -> dict[str, Any]:
-    """The columns without the rows that `ebmcal predict` could not read, which have an `error` and no figures."""
-    errors = table.columns.get("error")
-    if errors is None or not any(errors):
-        return dict(table.columns)
-    whole = [i for i, error in enumerate(errors) if not error]
-    if not whole:
-        raise EbmcalError(f"{path} has error rows only.")
-    return {
-        name: column[whole] if isinstance(column, np.ndarray) else [column[i] for i in whole]
-        for name, column in table.columns.items()
-    }
+def _written_by(columns: dict[str, Any]) -> dict[str, str]:
+    """Which weights each row of a log of `ebmcal serve` says it is of; all must be the same."""
+    is_of_server = {"time", "id", "model", "weights"} <= columns.keys()
+    said = {str(value) for value in columns["weights"]} if is_of_server else set()
+    if len(said) > 1:
+        raise EbmcalError(f"the rows are of {len(said)} models (column weights). Give the rows of one.")
+    return {"weights": said.pop()} if said else {}
+
+
+def _is_partial(values: Any) -> bool:
+    """Whether a column is not there, or not for every row: the rule was another when a part of the log was written."""
+    return values is None or any(value is None or value == "" for value in values)
 
 
 def _flags(values: Any) -> np.ndarray | None:
-    if values is None:
+    if _is_partial(values):
         return None
     plain = values.tolist() if isinstance(values, np.ndarray) else list(values)
     wrong = next((value for value in plain if value not in TRUE), None)
@@ -190,8 +203,16 @@ def _joined(parts: Sequence[Log]) -> Log:
         join(lambda p: p.rows.labels), first.rows.label_names, logits=join(lambda p: p.rows.logits),
         probs=join(lambda p: p.rows.probs) if first.rows.logits is None else None,  # type: ignore[arg-type]
         energies=join(lambda p: p.rows.energies), ids=join(lambda p: p.rows.ids), meta=first.rows.meta,
+        distances=_joined_distances(parts),
     )  # fmt: skip
     return Log(rows, *(join(lambda p, n=name: getattr(p, n)) for name in ("times", "abstained", "unusual")))
+
+
+def _joined_distances(parts: Sequence[Log]) -> dict[str, np.ndarray] | None:
+    """The distances that all files have."""
+    named = [part.rows.distances or {} for part in parts]
+    shared = [name for name in named[0] if all(name in found for found in named)]
+    return {name: np.concatenate([found[name] for found in named]) for name in shared} or None
 
 
 def _text_columns(path: Path) -> dict[str, str]:

@@ -12,7 +12,7 @@ What `ebmcal watch` does. Everything is in one document, which the table and the
 import json
 import warnings
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -21,9 +21,11 @@ import numpy as np
 
 from ebmcal.calibrators import attached
 from ebmcal.calibrators.fitting_rows import FittedOnJudgedRows
+from ebmcal.calibrators.held_out import other_model
 from ebmcal.calibrators.in_model import label_names, model_folder
 from ebmcal.decisions import Rule, attached_rule
-from ebmcal.decisions.conformal import kept_energies, p_values
+from ebmcal.decisions.conformal import kept_scores, p_values
+from ebmcal.decisions.unusual import ENERGY
 from ebmcal.errors import EbmcalError
 from ebmcal.judging import Measures, judge
 from ebmcal.metrics import FewRowsWarning
@@ -82,22 +84,30 @@ def watch(
     false_alarms: float = 0.05,
     n_windows: int | None = None,
     least_accuracy: float | None = None,
+    normalize: bool = False,
 ) -> Watch:
     """Accuracy to expect, drift, unusual and abstained shares of a log, in windows of time (`every`) or of `n_rows`.
 
     `reference` are labelled predictions of the model for texts as it knows them: those for the calibration split of
     its run, unless given. `labels` is a file of id and label for rows whose labels have come. `false_alarms` is the
     chance of any drift alarm if nothing has changed, over all windows of the log, or over `n_windows` if more will
-    come. `least_accuracy` is what the accuracy to expect must not lie below for sure.
+    come. `least_accuracy` is what the accuracy to expect must not lie below for sure. `normalize` is for probabilities
+    that were rounded. Files that say they are of another model are refused; CSV and JSONL cannot say it.
 
         ebmcal.watch("model", "log.parquet", every="1d").report("watch.html")
     """
     _check(false_alarms, least_accuracy, n_windows)
     seconds_of(every or "1d")
     folder = model_folder(Path(model).expanduser())
-    known, name = _reference(folder, reference)
+    known, name = _reference(folder, reference, normalize)
     paths = [log] if isinstance(log, str | PathLike) else list(log)
-    read = read_log(paths, label_names=known.label_names, time_column=time_column)
+
+    def check(rows: Predictions, path: object) -> None:
+        _require_written_by(folder, rows, path)
+        _require_other(rows, known, f"{path} is the reference ({name}) itself")
+
+    read = read_log(paths, label_names=known.label_names, time_column=time_column, normalize=normalize, check=check)
+    known = _calibrated(known.labelled(), folder)
     read = with_labels(read, labels) if labels is not None else read
     read = Log(_calibrated(read.rows, folder), read.times, read.abstained, read.unusual)
     rule = attached_rule(folder)
@@ -121,28 +131,53 @@ def _check(false_alarms: float, least_accuracy: float | None, n_windows: int | N
         raise EbmcalError(f"--windows is {n_windows}; it is the number of windows that will ever be looked at.")
 
 
-def _reference(folder: Path, given: Source | Predictions | None) -> tuple[Predictions, str]:
-    """Labelled predictions of usual texts, calibrated as the model's are, and what they are called."""
-    name = "the calibration split"
-    if given is None:
+def _reference(folder: Path, given: Source | Predictions | None, normalize: bool) -> tuple[Predictions, str]:
+    """Predictions of usual texts with enough labels, and what they are called."""
+    is_of_run, name = given is None, "the calibration split"
+    if given is not None:
+        name = "the reference" if isinstance(given, Predictions) else Path(given).name
+    else:
         place = cell_of_model(folder)
-        path = place[0].predictions(place[1], "calibration") if place else None
-        if path is None or not path.is_file():
+        given = place[0].predictions(place[1], "calibration") if place else None
+        if given is None or not given.is_file():
             raise EbmcalError(
                 f"{folder} is not in the folder of a run, so its calibration texts are unknown. Give labelled "
                 "predictions of the model for texts as it knows them: --reference FILE"
             )
-        given = path
-    elif not isinstance(given, Predictions):
-        name = Path(given).name
     names = label_names(folder)
-    rows = given if isinstance(given, Predictions) else Predictions.read(given, label_names=names)
+    rows = given if isinstance(given, Predictions) else Predictions.read(given, label_names=names, normalize=normalize)
+    if not is_of_run:
+        _require_written_by(folder, rows, name)
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{name} is of rows that the model was trained on, where it is too good. Give others.")
     n_labelled = int((rows.labels >= 0).sum())
     if n_labelled < LEAST_ROWS:
         raise EbmcalError(f"{name} has {n_labelled} labelled rows; {LEAST_ROWS} are needed at least.")
-    return _calibrated(rows.labelled(), folder), name
+    return rows, name
+
+
+def _require_written_by(folder: Path, rows: Predictions, where: object) -> None:
+    """Refuse predictions that say they are of another model; where they say nothing, say that."""
+    differing = other_model(rows.meta, folder)
+    if differing is None:
+        warnings.warn(
+            f"{where} does not say which model wrote it, so it cannot be checked that it was {folder.resolve().name}; "
+            "Parquet of ebmcal predict and the log of ebmcal serve say it.",
+            stacklevel=3,
+        )
+    elif differing:
+        raise EbmcalError(f"{where} was written by another model than {folder}: {differing}. Give files of this one.")
+
+
+def _require_other(rows: Predictions, known: Predictions, what: str) -> None:
+    """Refuse a log that is its own reference: nothing in it could ever have changed."""
+    if rows.n_rows != known.n_rows or not np.array_equal(rows.ids, known.ids):
+        return
+    is_same = np.allclose(rows.probs, known.probs, atol=1e-6)
+    if rows.energies is not None and known.energies is not None:
+        is_same = is_same and np.allclose(rows.energies, known.energies, atol=1e-6)
+    if is_same:
+        raise EbmcalError(f"{what}: no change would ever show. Give predictions for other texts.")
 
 
 def _calibrated(rows: Predictions, folder: Path) -> Predictions:
@@ -183,17 +218,22 @@ def _window(window: Window, known: Predictions, rule: Rule | None) -> dict[str, 
 
 def _decided(log: Log, known: Predictions, rule: Rule | None) -> tuple[np.ndarray | None, np.ndarray | None]:
     """Which rows are unusual and abstained from: as the log says, else by the model's rule or usual energies."""
-    decided = rule.decide(log.rows) if rule is not None and (log.unusual is None or log.abstained is None) else None
-    abstained = log.abstained
-    if abstained is None and decided is not None and decided.answers is not None:
-        abstained = ~decided.answers
-    if log.unusual is not None:
-        return log.unusual, abstained
-    if decided is not None and decided.unusual is not None:
-        return decided.unusual, abstained
-    if known.energies is None or log.rows.energies is None:
-        return None, abstained
-    return p_values(log.rows.energies, kept_energies(known.energies, UNUSUAL)) <= UNUSUAL, abstained
+    unusual, abstained, rows = log.unusual, log.abstained, log.rows
+    if rule is not None:
+        can_tell = rule.unusual is not None and (rule.unusual.by == ENERGY or rule.unusual.by in (rows.distances or {}))
+        asked = replace(
+            rule, sets=None, abstention=rule.abstention if abstained is None else None,
+            unusual=rule.unusual if unusual is None and can_tell else None,
+        )  # fmt: skip
+        is_silent = rows.logits is None and not {"calibrator", "model"} & set(rows.meta)  # taken as what the model said
+        found = asked.decide(replace(rows, meta={"calibrator": rule.calibrated_by}) if is_silent else rows)
+        abstained = ~found.answers if found.answers is not None else abstained
+        unusual = found.unusual if found.unusual is not None else unusual
+        if rule.unusual is not None and rule.unusual.by != ENERGY:
+            return unusual, abstained
+    if unusual is None and known.energies is not None and rows.energies is not None:
+        unusual = p_values(rows.energies, kept_scores(known.energies, UNUSUAL)) <= UNUSUAL
+    return unusual, abstained
 
 
 def _labelled(rows: Predictions) -> dict[str, Any] | None:

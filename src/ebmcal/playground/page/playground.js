@@ -117,9 +117,8 @@ function decision(model) {
     found.push(make("p", "The model has no rule to decide by: “" + model.label + "” is its best guess. " +
       "ebmcal decide fits a rule with a promise.", { class: "muted" }));
   } else {
-    const why = model.decision === "abstain" ? "Abstain: " + model.reason + "." : "Answer “" + model.label + "”: the rule " +
-      model.rule[0].split(":")[0].toLowerCase() + ", and it is " + (model.confidence).toFixed(4) + " sure.";
-    found.push(make("p", why, { class: "verdict " + model.decision }));
+    const verdict = model.decision === "abstain" ? "Abstain" : "Answer “" + model.label + "”";
+    found.push(make("p", verdict + ": " + model.why + ".", { class: "verdict " + model.decision }));
   }
   if (model.label_set) found.push(make("p", "Label set: " + (model.label_set.join(", ") || "empty")));
   if (model.rule.length) {
@@ -137,7 +136,7 @@ function energy(model) {
   let said = "Energy " + model.energy.toFixed(2) + "; low is like the training texts.";
   if (model.unusual !== null) {
     said += model.unusual ? " Unusual: " : " Not unusual: ";
-    said += percent(model.unusual_p) + " of calibration texts have an energy as high (p-value).";
+    said += percent(model.unusual_p) + " of calibration texts have " + model.unusual_by + " as high (p-value).";
   }
   found.push(make("p", said, model.unusual ? { class: "verdict abstain" } : {}));
   if (!about.histogram) {

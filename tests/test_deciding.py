@@ -1,0 +1,122 @@
+"""`ebmcal.decide` with distances: measured by the model, kept with the rule, used by predict and serve alike."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("fastapi")
+
+import ebmcal
+from ebmcal.cli import main
+from ebmcal.decisions import RULE_FILE, Rule, attached_rule
+from ebmcal.decisions.unusual import TrainingFeatures
+from ebmcal.errors import EbmcalError
+from ebmcal.metrics.distances import DISTANCES
+from ebmcal.model import load
+from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.serve import create_app
+from ebmcal.streaming import predict_file
+from serving import NAMES, call, running, save_classifier
+from tiny_models import SENTENCES
+
+TRAINING, HELD_OUT, NEW = SENTENCES[:60], SENTENCES[60:], ["a joy", "broken phone novel", "the the the the song"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A model, its training texts as a file, and its predictions for held-out rows."""
+    place = tmp_path_factory.mktemp("deciding")
+    model = load(save_classifier(place / "model"))
+    lines = [f'"{text}",{NAMES[i % 3]}' for i, text in enumerate(TRAINING)]
+    (place / "train.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    labelled = {"text": HELD_OUT, "label": [NAMES[i % 3] for i in range(60)]}
+    model.predict(labelled, label_column="label", calibrated=False).write(place / "held_out.parquet")
+    return place
+
+
+@pytest.mark.parametrize("by", DISTANCES)
+def test_distances_are_measured_kept_and_used_everywhere(place, tmp_path, by):
+    rule = ebmcal.decide(place / "model", place / "held_out.parquet", unusual_by=by, training=place / "train.csv")
+    model = load(place / "model")
+    features = model.features([(text, None) for text in TRAINING])
+    kept = TrainingFeatures.of(features, np.arange(60) % 3)
+    far = kept.distance(by)(model.features([(text, None) for text in [*HELD_OUT, *NEW]]))
+    np.testing.assert_allclose(rule.unusual.scores, np.sort(far[:60]), rtol=1e-5)
+    want = np.array([(1 + (far[:60] >= one).sum()) / 61 for one in far[60:]])
+    again = attached_rule(place / "model")
+    assert again.to_json() == rule.to_json()
+    found = model.predict(NEW)
+    np.testing.assert_allclose(found.distances[by], far[60:], rtol=1e-4)
+    np.testing.assert_allclose(again.decide(found).p_values, want)
+    (tmp_path / "new.txt").write_text("\n".join(NEW))
+    predict_file(model, tmp_path / "new.txt", tmp_path / "out.jsonl", rule=again)
+    rows = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert [row["unusual_p"] for row in rows] == pytest.approx(want)
+    assert [row[f"distance_{by}"] for row in rows] == pytest.approx(far[60:], rel=1e-4)
+    with running(create_app({"m": model})) as app:
+        results = call(app, "POST", "/v1/classify", json={"inputs": NEW}).json()["results"]
+    assert [result["unusual_p"] for result in results] == pytest.approx(want)
+    assert "distance to the" in " ".join(again.describe())
+    saved = model.save(tmp_path / "saved")
+    assert load(saved).rule.unusual.by == by
+    other = replace(model, fitted_rule=None).fit_rule(
+        {"text": HELD_OUT, "label": [NAMES[i % 3] for i in range(60)]},
+        unusual_by=by, training={"text": TRAINING, "label": [NAMES[i % 3] for i in range(60)]},
+    )  # fmt: skip
+    np.testing.assert_allclose(other.rule.decide(other.predict(NEW)).p_values, want)
+
+
+def test_the_training_texts_of_a_run_are_found(place, tmp_path):
+    run = RunFolder(tmp_path / "run")
+    folder = save_classifier(run.model(Cell("hidden", 1)))
+    with pytest.raises(EbmcalError, match="--training FILE"):
+        ebmcal.decide(folder, place / "held_out.parquet", unusual_by="knn")
+    load(folder).predict(TRAINING).write(run.predictions(Cell("hidden", 1), "train"))
+    assert len(ebmcal.decide(folder, place / "held_out.parquet", unusual_by="knn").unusual.training.features) == 60
+
+
+def test_the_command_judges_by_the_same_distances(place, tmp_path, capsys):
+    model = load(place / "model")
+    labelled = {"text": TRAINING[:30], "label": [NAMES[i % 3] for i in range(30)]}
+    model.predict(labelled, label_column="label", calibrated=False).write(tmp_path / "test.parquet")
+    with pytest.raises(SystemExit, match="0"):
+        main([
+            "decide", str(place / "model"), "--on", str(place / "held_out.parquet"), "--unusual-by", "knn",
+            "--training", str(place / "train.csv"), "--judge", str(tmp_path / "test.parquet"),
+            "--output", str(tmp_path / "rule.json"),
+        ])  # fmt: skip
+    said = capsys.readouterr().out
+    assert "0.0% are unusual" in said, "training texts are near themselves"
+    rule = Rule.read(tmp_path / "rule.json")
+    assert rule.unusual.training.features.dtype == np.float16
+    assert (place / "model" / RULE_FILE).stat().st_size < 20_000
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"unusual_by": "kn"}, "Did you mean 'knn'"),
+        ({"training": "train.csv"}, "goes with a model and with unusual_by"),
+        ({"unusual_by": "knn", "training": "absent.csv"}, "absent.csv"),
+        ({"unusual_by": "knn", "training": HELD_OUT}, "60 of the 60 held-out texts are among the training texts"),
+        ({"unusual_by": "mahalanobis", "training": TRAINING}, "label"),
+    ],
+)
+def test_what_is_refused(place, options, words):
+    options = options | ({"training": place / t} if isinstance(t := options.get("training"), str) else {})
+    before = (place / "model" / RULE_FILE).read_bytes() if (place / "model" / RULE_FILE).exists() else None
+    with pytest.raises(EbmcalError, match=words):
+        ebmcal.decide(place / "model", place / "held_out.parquet", **options)
+    assert ((place / "model" / RULE_FILE).read_bytes() if before else None) == before
+
+
+def test_predictions_without_texts_or_distances_are_refused(place):
+    rows = replace(ebmcal.Predictions.read(place / "held_out.parquet"), texts=None)
+    with pytest.raises(EbmcalError, match="held-out rows have none"):
+        ebmcal.decide(place / "model", rows, unusual_by="knn", training=place / "train.csv")
+    rule = ebmcal.decide(place / "model", place / "held_out.parquet", unusual_by="knn", training=place / "train.csv")
+    with pytest.raises(EbmcalError, match="distance_knn"):
+        rule.decide(rows)
