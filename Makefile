@@ -45,11 +45,11 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
-# The cells of results/{study,noise,methods,ablations}: hours on two cores. Interrupted, it goes on; STUDY=--gather only puts
+# The cells of results/{study,other-texts,noise,methods,ablations}: hours on two cores. Interrupted, it goes on; STUDY=--gather only puts
 # together what is done. Then the tables of the page.
 study: $(READY)
-	for name in study noise methods ablations; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
-	$(BIN)/python benchmarks/study_tables.py results/study
+	for name in study other-texts noise methods ablations; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
+	$(BIN)/python benchmarks/study_tables.py results/study --beside results/other-texts
 	$(BIN)/python benchmarks/energy_temperature.py results/study
 	$(BIN)/python docs/_site/readme.py
 

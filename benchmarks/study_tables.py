@@ -1,6 +1,6 @@
 """The tables of a study, from `results/NAME` alone: no run folder, no model, no text.
 
-    python benchmarks/study_tables.py results/study
+    python benchmarks/study_tables.py results/study --beside results/other-texts
 
 Writes `tables/*.md`, which the pages of the documentation include. Differences to the baseline are means over tasks,
 with intervals and tests over seeds and rows (`ebmcal.metrics.comparing`); p-values of a table are Holm-adjusted.
@@ -33,15 +33,25 @@ Rows = list[dict[str, Any]]
 
 @dataclass(frozen=True)
 class Study:
-    """The cells of a study and where their predictions are."""
+    """The cells of a study and where their predictions are: a folder for each method, and its name there."""
 
     folder: Path
     rows: Rows
+    places: dict[str, tuple[Path, str]]
 
     @classmethod
-    def read(cls, folder: Path) -> "Study":
-        with open(folder / "cells.csv", newline="", encoding="utf-8") as handle:
-            return cls(folder, list(csv.DictReader(handle)))
+    def read(cls, folder: Path, beside: Sequence[Path] = ()) -> "Study":
+        """A study, and others with the same tasks whose methods are set beside it as `method, folder`."""
+        found: Rows = []
+        places = {}
+        for place in (folder, *beside):
+            with open(place / "cells.csv", newline="", encoding="utf-8") as handle:
+                for row in csv.DictReader(handle):
+                    own = row["method"]
+                    row["method"] = own if place == folder else f"{own}, {place.name}"
+                    places[row["method"]] = (place, own)
+                    found.append(row)
+        return cls(folder, found, places)
 
     @property
     def runs(self) -> list[str]:
@@ -67,7 +77,12 @@ class Study:
         return statistics.fmean(statistics.fmean(self.values(run, method, key, posthoc)) for run in self.runs)
 
     def predictions(self, run: str, method: str, seed: str, split: str) -> Predictions:
-        return Predictions.read(self.folder / "predictions" / run / f"{method}-seed{seed}" / f"{split}.parquet")
+        return Predictions.read(self.file("predictions", run, method, seed) / f"{split}.parquet")
+
+    def file(self, kind: str, run: str, method: str, seed: str) -> Path:
+        """Where the predictions or the history of a cell are, by their name without a suffix."""
+        folder, own = self.places[method]
+        return folder / kind / run / f"{own}-seed{seed}"
 
 
 def headline(study: Study) -> str:
@@ -220,7 +235,7 @@ def _shifted(study: Study) -> list[str]:
 def _places_with(study: Study, method: str, name: str) -> Iterable[tuple[tuple[str, str, str], Predictions]]:
     for run in study.runs:
         for seed in study.seeds(run, method):
-            if (study.folder / "predictions" / run / f"{method}-seed{seed}" / f"{name}.parquet").exists():
+            if (study.file("predictions", run, method, seed) / f"{name}.parquet").exists():
                 yield (run, method, seed), study.predictions(run, method, seed, name)
 
 
@@ -240,7 +255,7 @@ def _auroc(kind: str, test: Predictions, other: Predictions) -> float:
 
 
 def _curve(study: Study, run: str, method: str, seed: str) -> list[tuple[float, float]]:
-    path = study.folder / "history" / run / f"{method}-seed{seed}.jsonl"
+    path = study.file("history", run, method, seed).with_suffix(".jsonl")
     lines = map(json.loads, path.read_text(encoding="utf-8").splitlines()) if path.exists() else []
     return [(line["eval_accuracy"], line["eval_ece_classwise"]) for line in lines if "eval_accuracy" in line]
 
@@ -269,8 +284,9 @@ def _table(lines: list[list[str]]) -> str:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
-    folder = parser.parse_args().folder
-    found = Study.read(folder)
+    parser.add_argument("--beside", type=Path, nargs="*", default=[])
+    options = parser.parse_args()
+    folder, found = options.folder, Study.read(options.folder, options.beside)
     for name, make in TABLES.items():
         write_text(folder / "tables" / f"{name}.md", make(found))
     print(f"{len(TABLES)} tables in {folder / 'tables'}")
