@@ -23,8 +23,9 @@ weights-base: $(READY)
 demo: $(READY)
 	$(BIN)/ebmcal demo
 
+# A process for each of two cores; a file of tests stays in one.
 test: $(READY) lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
