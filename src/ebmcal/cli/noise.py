@@ -157,13 +157,18 @@ def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
     from ebmcal.storage.atomic import read_json
     from ebmcal.tables import hardness_table, select_columns, to_rich
 
-    table = hardness_table(read_json(run.metrics))
-    if not table.rows:
+    document = read_json(run.metrics)
+    table = hardness_table(document)
+    if not table.rows and not document.get("noise"):
         raise EbmcalError(f"The run {run.root} used no noise: none of its methods has an energy that is trained.")
+    if not table.rows:
+        version = (document.get("versions") or {}).get("ebmcal", "an earlier version")
+        console.print(f"{run.root} was made by ebmcal {version}, which did not measure how hard its noise was.")
     told = ("source", "method", "probe", "training", "held_out", "used")
     texts = select_columns(table, lambda key: key == "source" or key not in told)
     for part in (replace(texts, notes=()), select_columns(table, told.__contains__)):  # both fit a terminal
-        console.print(to_rich(part))
+        if part.rows:
+            console.print(to_rich(part))
     for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
         _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
 

@@ -131,11 +131,20 @@ def _location(name: str, packaged: dict[str, Any]) -> str:
     return str(packaged[name].path()) if name in packaged else name
 
 
+#: What was built in once, and what to do about it.
+GONE = {
+    "tiny": "was built into ebmcal 0.1 and is no more: its texts were too easy to tell from data. A run of that "
+    "version keeps its finished models; for new noise choose another --noise (splice, infill:smollm2) and another --output."
+}
+
+
 def _config(kind: str, name: str, packaged: dict[str, Any], trust_remote_code: bool, say: Callable[[str], None]) -> Any:
     folder = Path(name).expanduser()
     near = difflib.get_close_matches(name, packaged, n=1, cutoff=0.75)
     if near and name not in packaged and not folder.exists():  # do not ask the hub about a slip of the pen
         raise unknown_name(kind, name, packaged)
+    if name in GONE and not folder.exists():
+        raise EbmcalError(f"The {kind} {name!r} {GONE[name]}")
     is_local = name in packaged or folder.exists() or name.startswith((".", "/", "~"))
     if is_local and name not in packaged:
         check_folder(f"The {kind} folder {name}", folder)
