@@ -6,7 +6,7 @@ from cases import made
 
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics import METRICS, holm, paired_test, resampling
-from ebmcal.metrics.comparing import compare_measured, mean_of_tests, mean_over_seeds
+from ebmcal.metrics.comparing import Spread, compare_measured, mean_of_tests, mean_over_seeds
 from ebmcal.metrics.intervals import measure
 from ebmcal.predictions.arrays import softmax
 
@@ -197,3 +197,16 @@ def test_a_function_of_ones_own_can_be_compared():
     own = paired_test(lambda y, probs: METRICS["nll"].function(y, probs=probs), labels, probs, softer, n_resamples=50)
     named = paired_test("nll", labels, probs, softer, n_resamples=50)
     assert own.p_value == pytest.approx(named.p_value)
+
+
+@pytest.mark.parametrize("n_seeds", [2, 3, 5])
+@pytest.mark.parametrize("seeds_over_rows", [0.3, 3.0, 10.0])
+def test_the_reach_over_few_seeds_covers(n_seeds, seeds_over_rows):
+    """Normal means whose truth is 0: one degree of freedom for all would hold it in 87% of draws with two seeds."""
+    rng, n_draws = np.random.default_rng(0), 1500
+    deviation = np.sqrt(seeds_over_rows * n_seeds)  # of a seed; the rows have a variance of 1
+    held = 0
+    for rows, values in zip(rng.normal(size=n_draws), rng.normal(0, deviation, (n_draws, n_seeds)), strict=True):
+        spread = Spread.of_variances(1.0, values.tolist(), n_rows=300)
+        held += abs(rows + values.mean()) <= spread.reach(0.95)
+    assert held / n_draws > 0.945

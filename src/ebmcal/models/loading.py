@@ -134,7 +134,8 @@ def _location(name: str, packaged: dict[str, Any]) -> str:
 #: What was built in once, and what to do about it.
 GONE = {
     "tiny": "was built into ebmcal 0.1 and is no more: its texts were too easy to tell from data. A run of that "
-    "version keeps its finished models; for new noise choose another --noise (splice, infill:smollm2) and another --output."
+    "version keeps its finished models; for new noise choose another --noise (splice, infill:smollm2) and another "
+    "--output."
 }
 
 
