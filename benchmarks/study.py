@@ -7,11 +7,12 @@
 texts from elsewhere that the finished models are run on. Beside them go `cells.csv`, a row for each cell, test set and
 post-hoc calibrator with every metric; `table.md`, means over seeds; `predictions/`, the logits, labels and energies of
 calibration, test, held-out noise and shifted rows, without texts; and `history/`, the test figures during training.
-Everything but the run folders is committed.
+Everything but the run folders is committed; figures of cells whose run folder is gone stay.
 """
 
 import argparse
 import csv
+import io
 import statistics
 import subprocess
 import sys
@@ -122,11 +123,19 @@ def gather(folder: Path) -> None:
     rows = [row for name, run in found.items() for row in _rows(name, run)]
     if not rows:
         sys.exit(f"No finished run below {spec['output']}.")
+    rows += _gone(folder / "cells.csv", rows)
     _write_csv(folder / "cells.csv", rows)
     write_text(folder / "table.md", table(rows))
     for name, run in found.items():
         _keep_predictions(run, folder / "predictions" / name)
     print(f"{len(rows)} rows of {len(found)} of {len(names)} runs in {folder / 'cells.csv'}")
+
+
+def _gone(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of a CSV file that belong to none of these cells."""
+    there = {(row["run"], row["method"], str(row["seed"])) for row in rows}
+    with open(path, newline="", encoding="utf-8") if path.exists() else io.StringIO() as handle:
+        return [row for row in csv.DictReader(handle) if (row["run"], row["method"], row["seed"]) not in there]
 
 
 def _rows(name: str, run: RunFolder) -> Iterator[dict[str, Any]]:
@@ -172,7 +181,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def _figure(values: list[Any], digits: int) -> str:
-    known = [float(v) for v in values if v is not None]
+    known = [float(v) for v in values if v not in (None, "")]
     if not known:
         return ""
     spread = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""

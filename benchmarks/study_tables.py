@@ -69,8 +69,8 @@ class Study:
         return [float(row[key]) for row in chosen if row.get(key) not in (None, "")]
 
     def complete(self, method: str) -> bool:
-        """Whether a method was run on every task: averages are over the same tasks for all."""
-        return all(self.seeds(run, method) for run in self.runs)
+        """Whether a method was run on every task with the seeds of the baseline: averages are over the same for all."""
+        return all(set(self.seeds(run, BASELINE)) <= set(self.seeds(run, method)) for run in self.runs)
 
     def mean(self, method: str, key: str, posthoc: str = "") -> float:
         """Over tasks, of means over seeds."""
