@@ -26,6 +26,16 @@ def cache_of_the_test(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path_factory.getbasetemp() / "ebmcal-cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def cards_without_picture():
+    """Drawing the picture of a model card takes longer than a small training; tests/report draws it."""
+    from ebmcal.report import model_card
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model_card, "_write_picture", lambda folder, paths: (folder / model_card.PICTURE).touch())
+        yield
+
+
 @pytest.fixture(scope="session")
 def encoder_folder(tmp_path_factory):
     """A tiny BERT with its tokenizer, as a user's local model folder."""

@@ -3,11 +3,19 @@
 import pytest
 import yaml
 
+from ebmcal.report import model_card
 from ebmcal.report.model_card import write_card
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.storage.atomic import write_json
 from ebmcal.storage.sealing import damage, seal
 from synthetic_run import LABELS, make_predictions, make_run
+
+DRAWN = model_card._write_picture
+
+
+@pytest.fixture(autouse=True)
+def with_picture(monkeypatch):
+    monkeypatch.setattr(model_card, "_write_picture", DRAWN)
 
 
 @pytest.fixture
