@@ -103,6 +103,7 @@ def test_the_command_judges_by_the_same_distances(place, tmp_path, capsys):
         ({"unusual_by": "knn", "training": "absent.csv"}, "absent.csv"),
         ({"unusual_by": "knn", "training": HELD_OUT}, "60 of the 60 held-out texts are among the training texts"),
         ({"unusual_by": "mahalanobis", "training": TRAINING}, "label"),
+        ({"unusual_by": "knn", "training": TRAINING[:9]}, "9 training texts are too few"),
     ],
 )
 def test_what_is_refused(place, options, words):
@@ -120,3 +121,16 @@ def test_predictions_without_texts_or_distances_are_refused(place):
     rule = ebmcal.decide(place / "model", place / "held_out.parquet", unusual_by="knn", training=place / "train.csv")
     with pytest.raises(EbmcalError, match="distance_knn"):
         rule.decide(rows)
+
+
+def test_rows_to_judge_on_are_looked_at_before_a_rule_is_kept(place, tmp_path, capsys):
+    rows = ebmcal.Predictions.read(place / "held_out.parquet")
+    replace(rows, distances={"knn": np.arange(60.0)}).write(tmp_path / "far.parquet")
+    replace(rows, texts=None).write(tmp_path / "bare.parquet")
+    with pytest.raises(SystemExit, match="1"):
+        main([
+            "decide", "--on", str(tmp_path / "far.parquet"), "--unusual-by", "knn", "--judge",
+            str(tmp_path / "bare.parquet"), "--output", str(tmp_path / "rule.json"),
+        ])  # fmt: skip
+    assert "distance_knn" in capsys.readouterr().err
+    assert not (tmp_path / "rule.json").exists()

@@ -12,7 +12,7 @@ from ebmcal.decisions import Rule
 from ebmcal.decisions import decide as keep_rule
 from ebmcal.decisions.fitting import check_settings
 from ebmcal.decisions.in_model import predictions_as_decided
-from ebmcal.decisions.unusual import ENERGY, TrainingFeatures
+from ebmcal.decisions.unusual import ENERGY, TrainingFeatures, unusual_scores
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import cell_of_model
@@ -85,10 +85,16 @@ def training_texts(folder: Path) -> Predictions:
     return Predictions.read(path)
 
 
+def check_judged(rows: Predictions, unusual_by: str, model: object) -> None:
+    """Refuse rows to judge a rule on that have neither the distances it will ask for nor texts to measure them of."""
+    if unusual_by != ENERGY and (model is None or rows.texts is None):
+        unusual_scores(unusual_by, rows)
+
+
 def rows_to_judge(model: Path | None, source: str | PathLike[str], rule: Rule, *, normalize: bool) -> Predictions:
     """A file of predictions as the rule takes them, with the distances that it asks for."""
     rows = predictions_as_decided(model, source, normalize=normalize)
-    if model is None or rule.unusual is None or rule.unusual.measure is None:
+    if model is None or rows.texts is None or rule.unusual is None or rule.unusual.measure is None:
         return rows
     from ebmcal.model import load
 

@@ -33,7 +33,7 @@ from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
 from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
 from ebmcal.decisions.unusual import ENERGY, KEPT_TEXTS, TrainingFeatures
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.distances import DISTANCES
+from ebmcal.metrics.distances import DISTANCES, NEIGHBOURS
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
 from ebmcal.models.energies import ENERGIES
 from ebmcal.models.hub import ask_hub
@@ -188,6 +188,11 @@ class Model:
             columns = self.columns_of(None, None, "label" if by == "mahalanobis" else None)
             given = given_rows(training, columns, self.label_names)
             known, labels = given.texts, given.labels
+        if len(known) < NEIGHBOURS:
+            raise EbmcalError(
+                f"{len(known)} training texts are too few to measure distances from; give {NEIGHBOURS} or more, better "
+                f"hundreds (up to {KEPT_TEXTS:,} are kept)."
+            )
         _require_apart(texts, known)
         chosen = np.linspace(0, len(known) - 1, min(KEPT_TEXTS, len(known))).astype(int)
         found = self.features([known[i] for i in chosen], name="training texts", progress=progress)

@@ -162,6 +162,8 @@ def test_a_file_that_was_changed_by_hand_is_damaged(tmp_path):
         Rule.read(path)
     with pytest.raises(EbmcalError, match="does not exist"):
         Rule.read(tmp_path / "absent.json")
+    with pytest.raises(EbmcalError, match="is a folder; a JSON file is expected"):  # and not: delete it
+        Rule.read(tmp_path)
 
 
 def test_predictions_that_the_rule_is_not_for():

@@ -183,6 +183,7 @@ def test_what_is_over_a_limit_or_no_question_is_refused(model, body, status, sai
         (b'{"inputs": "a"', "application/json", 422),
         (b'{"inputs": "\xff"}', "application/json", 422),
         (b'{"inputs": "\\ud800"}', "application/json", 422),
+        (b'\xef\xbb\xbf{"inputs": "a"}', "application/json", 422),
         (b"", "application/json", 422),
         (b'{"inputs": "a"}', "text/plain", 415),
         (b"[" * 150, "application/json", 422),

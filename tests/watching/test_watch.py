@@ -207,7 +207,7 @@ def test_a_log_of_another_model_is_refused(model, tmp_path):
     assert ebmcal.watch(model, ours).document["windows"]
     theirs = say_weights(model, tmp_path / "theirs.parquet", 6, weights="others")
     several = say_weights(model, tmp_path / "mean.parquet", 6, ensemble=["a", "b"])
-    for log, words in ((theirs, "weights are others"), (several, "average of 2 models")):
+    for log, words in ((theirs, "weights are others"), (several, "they are an average")):
         with pytest.raises(EbmcalError, match=f"{log.name} was written by another model.*{words}"):
             ebmcal.watch(model, log)
         with pytest.raises(EbmcalError, match="written by another model"):

@@ -57,7 +57,7 @@ def other_model(meta: dict[str, Any], model_dir: Path) -> str | None:
     Weights that differ because a temperature was folded in since do not count here: whoever minds says it better.
     """
     if meta.get("ensemble"):
-        return f"the average of {len(meta['ensemble'])} models, or of passes with dropout"
+        return "they are an average, of several models or of passes with dropout"
     card, other = _card(model_dir), Path(str(meta["model"])) if meta.get("model") else None
     said = meta if other is None else _card(other) | meta
     both = [name for name in IDENTITY if name in said and name in card]

@@ -42,8 +42,8 @@ def decide(
 ) -> None:
     """Fit a rule on held-out predictions: answer or abstain, label sets, unusual texts; each with a promise."""
     from ebmcal.cli.notices import as_notices
+    from ebmcal.deciding import check_judged, rows_to_judge
     from ebmcal.deciding import decide as fit
-    from ebmcal.deciding import rows_to_judge
     from ebmcal.decisions import RULE_FILE
     from ebmcal.decisions.in_model import predictions_as_decided
 
@@ -52,7 +52,7 @@ def decide(
     replaced = {place: _said_by(place) for place in places if place.exists()}
     with as_notices():
         if judge is not None:  # refused before anything is written
-            predictions_as_decided(model, judge, normalize=normalize)
+            check_judged(predictions_as_decided(model, judge, normalize=normalize), unusual_by, model)
         rule = fit(
             model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage,
             sets=sets, false_alarms=false_alarms, unusual_by=unusual_by, training=training, normalize=normalize,

@@ -58,7 +58,9 @@ def predict(
         if len(folders) == 1 and not (to_npz or mc_dropout or Path(folders[0]).expanduser().is_dir()):  # of the hub
             decided_by = _rule_of_hub(model, decided_by, rule, no_rule or raw)
         if to_npz:
-            model.predict(source, calibrated=not raw, progress=True, **columns).write(output)
+            found = model.predict(source, calibrated=not raw, progress=True, **columns)
+            found.write(output)
+            typer.echo(f"{output}: {found.n_rows:,} rows")
             return
         done = predict_file(
             model, source, output, calibrated=not raw, rule=decided_by, strict=strict, overwrite=overwrite,

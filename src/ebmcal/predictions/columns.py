@@ -81,7 +81,7 @@ def without_error_rows(table: FileColumns, where: object) -> FileColumns:
     """
     errors = table.columns.get("error")
     figures = [column for name, column in table.columns.items() if name.startswith(tuple(_PREFIXES.values()))]
-    if errors is None or not figures:
+    if errors is None or (not figures and not all(errors)):
         return table
     wrong = [i for i, error in enumerate(errors) if error and all(_is_missing(column[i]) for column in figures)]
     if not wrong:

@@ -3,6 +3,7 @@
 An answer may end up in somebody's log, so no text and no unknown field name is quoted.
 """
 
+import codecs
 import json
 from typing import Any
 
@@ -45,6 +46,8 @@ def pair_trouble(content: bytes, limits: Limits) -> str:
 
 
 def _object(content: bytes, known: set[str], example: str) -> dict[str, Any]:
+    if content.startswith(codecs.BOM_UTF8):
+        raise _Wrong("The body begins with a byte order mark. Send UTF-8 without one.")
     try:
         body = json.loads(content)
     except UnicodeDecodeError as error:

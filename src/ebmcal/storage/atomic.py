@@ -114,6 +114,8 @@ def read_json(path: str | os.PathLike[str], *, must_be_checked: bool = False) ->
         value = json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EbmcalError(f"{path} does not exist.") from error
+    except IsADirectoryError as error:
+        raise EbmcalError(f"{path} is a folder; a JSON file is expected.") from error
     except (ValueError, OSError, RecursionError) as error:
         raise EbmcalError(f"{path} is not readable JSON: {error}. Delete it to have it made again.") from error
     is_checked = isinstance(value, dict) and CHECK in value

@@ -161,8 +161,7 @@ def _require_written_by(folder: Path, rows: Predictions, where: object) -> None:
     differing = other_model(rows.meta, folder)
     if differing is None:
         warnings.warn(
-            f"{where} does not say which model wrote it, so it cannot be checked that it was {folder.resolve().name}; "
-            "Parquet of ebmcal predict and the log of ebmcal serve say it.",
+            f"{where} does not say which model wrote it: whether it was this one cannot be checked.",
             stacklevel=3,
         )
     elif differing:
