@@ -90,7 +90,7 @@ def _python(code, names):
 
 def _shell(code, fails):
     place = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    environment = os.environ | {"PATH": place, "COLUMNS": "110", "NO_COLOR": "1"}
+    environment = os.environ | {"PATH": place, "COLUMNS": "130", "NO_COLOR": "1"}
     environment["EBMCAL_REPOSITORY"] = str(DOCS.parent)
     done = subprocess.run(["bash", "-euc", code], capture_output=True, text=True, env=environment)
     if fails != bool(done.returncode):

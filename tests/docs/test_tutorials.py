@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -90,3 +91,10 @@ def test_notebooks_execute(name, tmp_path, monkeypatch):
     command = [sys.executable, "-c", EXECUTE, str(outputs.DOCS / "tutorials" / f"{name}.ipynb")]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def test_the_first_tutorial_uses_what_its_advice_says():
+    trained, _, used, from_python = kept("tutorials/first.md")
+    advised = re.search(r"^Use ([\w-]+)", trained["output"], re.M)[1]
+    assert f"checkpoints/{advised}-seed1/model" in used["code"]
+    assert f'model("{advised}")' in from_python["code"]
