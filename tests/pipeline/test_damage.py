@@ -125,7 +125,8 @@ def test_a_damaged_part_is_named_and_made_again_alone(pattern, how, said, redone
     part = redone.split("*")[0]
     assert all(part and part in p.as_posix() for p in written), written
     assert damage(place / "run") == []
-    assert not [line for line in again(files, encoder_folder, place) if "damaged" in line or "lost" in line]
+    if pattern.startswith("cache"):  # nothing vouches for these but the next call
+        assert not [line for line in again(files, encoder_folder, place) if "damaged" in line or "lost" in line]
 
 
 def test_a_damaged_shard_list_keeps_the_shards(place, files, encoder_folder):

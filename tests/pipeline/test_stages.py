@@ -409,7 +409,7 @@ def test_an_interrupted_run_goes_on(files, encoder_folder, tmp_path, no_report, 
             raise KeyboardInterrupt
         return real(self, *args)
 
-    config = settings(files, encoder_folder, tmp_path)
+    config = settings(files, encoder_folder, tmp_path, cache_dir=finished[0].root.parent / "cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JointTrainer, "micro_loss", breaks)
         with pytest.raises(KeyboardInterrupt):
