@@ -98,3 +98,12 @@ def test_the_first_tutorial_uses_what_its_advice_says():
     advised = re.search(r"^Use ([\w-]+)", trained["output"], re.M)[1]
     assert f"checkpoints/{advised}-seed1/model" in used["code"]
     assert f'model("{advised}")' in from_python["code"]
+
+
+def test_the_second_tutorial_answers_and_abstains():
+    *_, refused, judged, used = kept("tutorials/own-data.md")
+    assert "rows would do" in refused["output"]
+    answered = float(re.search(r"([\d.]+)% answered", judged["output"])[1])
+    assert 10 < answered < 90
+    assert used["output"].count("I do not know") == 3
+    assert used["output"].count("one of:") == 6
