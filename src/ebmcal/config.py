@@ -20,7 +20,7 @@ METHOD_NAMES = (
     "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "noise-entropy", "cutmix",
     "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy", "hidden-smoothing",
 )  # fmt: skip
-#: What `auto` trains; the advice chooses between them, each with temperature and without.
+#: What is trained by default; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden-smoothing")
 
 Names = list[str]
@@ -78,11 +78,7 @@ class RunConfig(BaseModel):
 
     encoder: str = _option("roberta-base", "Hub name, local folder, or built in: `minilm`, `mpnet`.", MODEL)
     max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
-    methods: Names = _option(
-        ["baseline", "hidden"],
-        "What to train; auto: baseline and hidden-smoothing, and which to use.",
-        MODEL,
-    )
+    methods: Names = _option(list(AUTO_METHODS), "What to train; auto: baseline and hidden-smoothing.", MODEL)
     energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
     poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
     label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)

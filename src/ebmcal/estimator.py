@@ -44,7 +44,7 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
     def __init__(
         self,
         encoder: str = "minilm",
-        method: str = "hidden",
+        method: str = "hidden-smoothing",
         *,
         epochs: float | None = None,
         steps: int | None = None,

@@ -252,7 +252,7 @@ def test_without_torch_help_and_judging_still_work(tmp_path):
 
 def test_the_demo_is_a_valid_config():
     config = load_config(None, SETTINGS)
-    assert config.methods == ["baseline", "hidden"]
+    assert config.methods == ["baseline", "hidden-smoothing"]
 
 
 class Gone:
