@@ -25,7 +25,7 @@ TELLS_OF_DAMAGE = re.compile(r"damaged|lost|missing|made again|not used|not list
 #: Damage → contents after it; None: the file is gone.
 DAMAGES: dict[str, Callable[[bytes, random.Random], bytes | None]] = {
     "flip a bit": _flip,
-    "truncate": lambda content, rng: content[: rng.randrange(len(content))],
+    "truncate": lambda content, rng: content[: rng.randrange(max(1, len(content) - 1))],  # more than a last line end
     "empty": lambda content, rng: b"",
     "garbage": lambda content, rng: rng.randbytes(len(content)),
     "delete": lambda content, rng: None,
