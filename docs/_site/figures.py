@@ -117,7 +117,7 @@ def code(name, form=None):
 
 def bench(name, reference="", key="ratio", form=".1f"):
     """A figure of the speed benchmarks, by the name of the work and how its reference begins."""
-    files = ("training", "sampling", "step_memory", "online_noise")
+    files = ("training", "sampling", "step_memory", "online_noise", "noise_stage")
     entries = [entry for file in files for entry in read_json(f"benchmarks/{file}.json")]
     found = [e for e in entries if e["name"].startswith(name) and e["reference"].startswith(reference)]
     found = [e for e in found if e["name"] == name] or found
