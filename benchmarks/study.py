@@ -135,14 +135,18 @@ def _gone(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Rows of a CSV file that belong to none of these cells."""
     there = {(row["run"], row["method"], str(row["seed"])) for row in rows}
     with open(path, newline="", encoding="utf-8") if path.exists() else io.StringIO() as handle:
-        return [row for row in csv.DictReader(handle) if (row["run"], row["method"], row["seed"]) not in there]
+        return [
+            row
+            for row in csv.DictReader(handle)
+            if row["seed"] and (row["run"], row["method"], row["seed"]) not in there
+        ]
 
 
 def _rows(name: str, run: RunFolder) -> Iterator[dict[str, Any]]:
     document = read_json(run.metrics)
     config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
     for row in document["rows"]:
-        if row.get("error"):
+        if row.get("error") or row["seed"] is None:  # an ensemble of seeds is not a cell
             continue
         cell = f"{row['method']}-seed{row['seed']}"
         training = document["training"].get(cell, {})

@@ -28,7 +28,7 @@ WRITTEN = {"docs/coverage.md"}
 #: What is a definition, a goal or an assumption, not a result.
 DEFINED = {
     "README.md": {"3.10"},  # Python
-    "docs/speed.md": {"0.65", "0.90", "0.40"},  # goals
+    "docs/speed.md": {"0.40", "0.60", "0.65", "0.90"},  # goals
     "docs/intervals.md": {"0.05", "1.000"},  # a level, an interval without width
     "docs/stress.md": {".05", ".25", ".75"},  # strengths
     "docs/scale.md": {"1.12", "1.22", "3.42"},  # products that stand in the line
