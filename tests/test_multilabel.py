@@ -1,6 +1,7 @@
 """Texts with several labels: read, judged and calibrated label by label; what is not defined there says so."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -63,9 +64,10 @@ def test_csv_has_labels_between_bars(tmp_path):
 
 
 @pytest.mark.filterwarnings("ignore:.*rows are few")
-def test_figures_calibrators_means_and_report(tmp_path):
-    path, has, logits = write(tmp_path / "p.jsonl")
-    fit, *_ = write(tmp_path / "fit.jsonl", seed=1)
+def test_figures_calibrators_means_and_report(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # a short name: tables break long ones into lines
+    path, has, logits = write(Path("p.jsonl"))
+    fit, *_ = write(Path("fit.jsonl"), seed=1)
     found = evaluate_labels(path, fit=fit, calibrator=["platt", "isotonic", "beta"], n_resamples=20)
     rows = {(row["method"].removeprefix(f"{path}: "), row["posthoc"]): row["metrics"] for row in found.document["rows"]}
     probs = 1 / (1 + np.exp(-logits))

@@ -479,7 +479,7 @@ def test_nothing_run_gives_no_table_but_files(tmp_path):
     assert paper_tables(outcomes) == []
     write_results(tmp_path, outcomes)
     assert (
-        json.loads((tmp_path / "benchmark.json").read_text())["tasks"]["rte"]["cells"]["hidden-seed1"]["state"]
+        json.loads((tmp_path / "benchmark.json").read_text())["tasks"]["rte"]["cells"]["baseline-seed1"]["state"]
         == "not run"
     )
     assert "No model has been evaluated yet" in (tmp_path / "report.html").read_text()

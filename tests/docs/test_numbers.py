@@ -53,6 +53,8 @@ def test_no_figure_is_typed(page):
 
 def test_the_page_of_the_coverage_is_that_of_its_figures(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    monkeypatch.setitem(sys.modules, "coverage", None)  # put back afterwards: a library has the same name
+    del sys.modules["coverage"]
     coverage = importlib.import_module("coverage")
     found = json.loads((ROOT / "docs" / "results" / "coverage.json").read_text("utf-8"))
     page = (ROOT / "docs" / "coverage.md").read_text("utf-8")
