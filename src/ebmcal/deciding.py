@@ -15,7 +15,7 @@ from ebmcal.decisions.in_model import predictions_as_decided
 from ebmcal.decisions.unusual import ENERGY, TrainingFeatures, unusual_scores
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.predictions import Predictions
-from ebmcal.runfolder import cell_of_model
+from ebmcal.runfolder import predictions_of_model
 
 
 def decide(
@@ -75,9 +75,8 @@ def measured(
 
 def training_texts(folder: Path) -> Predictions:
     """The training rows of a model of a run, as it predicted them."""
-    place = cell_of_model(folder)
-    path = place[0].predictions(place[1], "train") if place else None
-    if path is None or not path.is_file():
+    path = predictions_of_model(folder, "train")
+    if path is None:
         raise EbmcalError(
             f"{folder} is not in the folder of a run, so its training texts are unknown, and distances are measured "
             "from them. Give them: training (--training FILE); or take --unusual-by energy."

@@ -118,3 +118,10 @@ def cell_of_model(model: Path) -> tuple[RunFolder, Cell] | None:
     """
     found = re.search(r"(.*)/checkpoints/([^/]+-seed\d+)/model$", model.absolute().as_posix())
     return (RunFolder(Path(found[1])), Cell.parse(found[2])) if found else None
+
+
+def predictions_of_model(model: Path, split: str) -> Path | None:
+    """The file of a split that the run of a model folder predicted; None where there is none."""
+    place = cell_of_model(model)
+    path = place[0].predictions(place[1], split) if place else None
+    return path if path and path.is_file() else None

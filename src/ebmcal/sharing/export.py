@@ -20,7 +20,7 @@ from ebmcal.model import Model, check_given, given_rows, load
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
 from ebmcal.progress import Console, Reporter
-from ebmcal.runfolder import cell_of_model
+from ebmcal.runfolder import predictions_of_model
 from ebmcal.sharing.graph import quietly, write_graph
 from ebmcal.sharing.session import INT8, MODEL, TOKENIZER, Row, Session
 from ebmcal.storage.atomic import write_json, writing
@@ -158,9 +158,8 @@ def _texts_of(rows: Predictions) -> list[Row]:
 
 
 def _test_file(model: Path) -> Path:
-    place = cell_of_model(model)
-    path = place[0].predictions(place[1], "test") if place else None
-    if path is None or not path.is_file():
+    path = predictions_of_model(model, "test")
+    if path is None:
         raise EbmcalError(
             f"{model} is not in the folder of a run, so there are no texts to check the export on. Give some "
             "that are like those it will see: on (--on FILE, with --label-column for what int8 costs)."

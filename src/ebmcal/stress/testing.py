@@ -16,7 +16,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.model import Model, check_given, given_rows, load
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
-from ebmcal.runfolder import cell_of_model
+from ebmcal.runfolder import cell_of_model, predictions_of_model
 from ebmcal.stress.changes import CHANGES, TokenizerTokens
 from ebmcal.stress.measuring import FALSE_ALARMS, Row, Subject, changed_texts, measure, usual_energies
 from ebmcal.stress.page import condition_table, test_table, write_page
@@ -129,9 +129,8 @@ def _usual(model: Model) -> Unusual | None:
     """How calibration texts are: as the model's rule has it, or by their energies in its run; None if neither is."""
     if model.rule is not None and model.rule.unusual is not None:
         return model.rule.unusual
-    place = cell_of_model(model.folder)
-    path = place[0].predictions(place[1], "calibration") if place else None
-    return usual_energies(Predictions.read(path)) if path is not None and path.is_file() else None
+    path = predictions_of_model(model.folder, "calibration")
+    return usual_energies(Predictions.read(path)) if path else None
 
 
 def _calibrated(model: Model) -> str:

@@ -31,7 +31,7 @@ from ebmcal.judging import Measures, judge
 from ebmcal.metrics import FewRowsWarning
 from ebmcal.metrics.bins import wilson
 from ebmcal.predictions import Predictions
-from ebmcal.runfolder import cell_of_model
+from ebmcal.runfolder import cell_of_model, predictions_of_model
 from ebmcal.tables import Sheet
 from ebmcal.watching.drift import LEAST_ROWS, TESTS, holm
 from ebmcal.watching.expecting import expect
@@ -137,9 +137,8 @@ def _reference(folder: Path, given: Source | Predictions | None, normalize: bool
     if given is not None:
         name = "the reference" if isinstance(given, Predictions) else Path(given).name
     else:
-        place = cell_of_model(folder)
-        given = place[0].predictions(place[1], "calibration") if place else None
-        if given is None or not given.is_file():
+        given = predictions_of_model(folder, "calibration")
+        if given is None:
             raise EbmcalError(
                 f"{folder} is not in the folder of a run, so its calibration texts are unknown. Give labelled "
                 "predictions of the model for texts as it knows them: --reference FILE"
