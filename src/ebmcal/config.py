@@ -17,8 +17,9 @@ from ebmcal.tasks import find_task
 
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
 METHOD_NAMES = (
-    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "noise-entropy", "cutmix",
-    "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy", "hidden-smoothing",
+    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "manifold", "noise-entropy",
+    "cutmix", "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy",
+    "hidden-smoothing",
 )  # fmt: skip
 #: What is trained by default; the advice chooses between them, each with temperature and without.
 AUTO_METHODS = ("baseline", "hidden-smoothing")
@@ -85,6 +86,9 @@ class RunConfig(BaseModel):
     mix_weight: float = _option(1.0, "Weight of the mixed labels of spliced noise.", MODEL, gt=0)
     mixup_alpha: float = _option(0.4, "Shares of mixup are drawn from Beta(a, a).", MODEL, gt=0)
     mlm_weight: float = _option(0.1, "Weight of the masked words of mlm-aux.", MODEL, gt=0)
+    manifold_on: float = _option(1e-4, "How far manifold moves word embeddings towards another text.", MODEL, gt=0)
+    manifold_off: float = _option(1e-3, "How far manifold moves word embeddings off the data.", MODEL, gt=0)
+    manifold_mix: float = _option(0.1, "Share of the other text's label in manifold.", MODEL, ge=0, lt=1)
     focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0, le=100)
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 

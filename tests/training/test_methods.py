@@ -27,7 +27,10 @@ def make_rows(seed=0, n_noise=N_DATA * RATIO, dtype=torch.float64):
     energies = torch.tensor(rng.normal(size=len(labels)) * 2, dtype=dtype, requires_grad=True)
     mixed = np.where(labels[:, None] < 0, [[0, 2, 0.75]], -1.0)
     masked = torch.tensor(rng.random(len(labels)), dtype=dtype)
-    return Rows(logits, energies, torch.from_numpy(labels), torch.from_numpy(mixed), masked)
+    near, far = (torch.tensor(rng.normal(size=logits.shape), dtype=dtype) for _ in range(2))
+    partners = torch.arange(len(labels)).flip(0)
+    labels, mixed = torch.from_numpy(labels), torch.from_numpy(mixed)
+    return Rows(logits, energies, labels, mixed, masked, near, far, partners)
 
 
 def total(rows, terms, n_data=N_DATA):
@@ -52,6 +55,7 @@ def test_contract(name):
     assert method.uses_noise == bool(ON_NOISE & set(terms))
     assert method.uses_frequencies == ("posterior_term" in terms)
     assert method.uses_masking == ("masked_term" in terms)
+    assert method.uses_manifold == ({"near_term", "far_term"} <= set(terms))
     for term, (values, weight) in terms.items():
         n = N_DATA * RATIO if term in ON_NOISE else N_DATA
         assert values.shape == (n,), term
@@ -107,6 +111,18 @@ def test_mixup_mixes_logits_and_labels_in_the_same_shares():
         assert values[i].item() == pytest.approx(expected.item(), rel=1e-12)
     assert weight == 1
     assert 0 < shares.min() < 0.2 < 0.8 < shares.max() < 1  # Beta(0.4, 0.4) is mostly near 0 and 1
+
+
+def test_samples_near_a_text_share_its_label_and_far_ones_have_none():
+    """P = (0.8, 0.2) near a text of class 0 whose partner has class 1; far away the entropy of (0.8, 0.2)."""
+    logits = torch.tensor([[math.log(4), 0.0], [0.0, 0.0]], dtype=torch.float64)
+    rows = Rows(logits, logits[:, 0], torch.tensor([0, 1]), near=logits, far=logits, partners=torch.tensor([1, 0]))
+    terms = METHODS["manifold"].terms(rows, Settings(manifold_mix=0.25))
+    near = [-0.75 * math.log(0.8) - 0.25 * math.log(0.2), math.log(2)]
+    far = [0.8 * math.log(0.8) + 0.2 * math.log(0.2), -math.log(2)]
+    assert terms["near_term"][0].tolist() == pytest.approx(near, rel=1e-12)
+    assert terms["far_term"][0].tolist() == pytest.approx(far, rel=1e-12)
+    assert [weight for _, weight in terms.values()] == [1, 1, 1]
 
 
 def two_rows():

@@ -311,6 +311,7 @@ def crash():
     [
         ("baseline", "stored"),
         ("poscal", "stored"),
+        ("manifold", "stored"),
         ("scalar", "stored"),
         ("hidden", "stored"),
         ("hidden", "splice"),

@@ -18,6 +18,7 @@ from transformers import AutoModelForSequenceClassification
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
+from ebmcal.models.manifold import Around, classify_around
 from ebmcal.models.masked import MaskedHead
 from ebmcal.models.packing import Pack, classify_packed, classify_padded, classify_with_features, packs, use_packing
 from ebmcal.runfolder import CARD_FILE as CARD_FILE
@@ -102,8 +103,14 @@ class EnergyClassifier(nn.Module):
     def config(self) -> Any:
         return self.encoder.config
 
-    def forward(self, batch: Pack) -> tuple[Tensor, ...]:
-        """Logits [n, C] and energies [n], in float32; in training with a masked head also its losses [n]."""
+    def forward(self, batch: Pack, around: Around | None = None) -> tuple[Tensor, ...]:
+        """Logits [n, C] and energies [n], in float32; in training with a masked head also its losses [n].
+
+        With `around`, also what `classify_around` says of samples beside the texts.
+        """
+        if around is not None:
+            logits, *samples = classify_around(self.encoder, batch, around)
+            return logits, self._energies(logits), *samples
         logits = (classify_packed if self.packed else classify_padded)(self.encoder, batch).float()
         if self.masked_head is None or not self.training:
             return logits, self._energies(logits)

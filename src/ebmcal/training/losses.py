@@ -55,6 +55,17 @@ def uniform_term(logits: Tensor) -> Tensor:
     return -F.log_softmax(logits, dim=-1).mean(dim=-1)
 
 
+def negative_entropy(logits: Tensor) -> Tensor:
+    """sum_y P(y) log P(y), least for the uniform distribution: logits [n, C] -> [n].
+
+    >>> import torch
+    >>> negative_entropy(torch.zeros(1, 2)).item()
+    -0.6931471824645996
+    """
+    logs = F.log_softmax(logits, dim=-1)
+    return (logs.exp() * logs).sum(dim=-1)
+
+
 def posterior_mse(probs: Tensor, frequencies: Tensor) -> Tensor:
     """PosCal's squared distance between posteriors and the frequencies of their bins: [n, C] twice -> [n]."""
     return (probs - frequencies).square().sum(dim=-1)

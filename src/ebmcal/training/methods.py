@@ -24,6 +24,9 @@ class Rows:
     labels: Tensor  # [n]
     mixed: Tensor | None = None  # [n, 3], labels of the parts of a noise text and the share of the first, or -1
     masked: Tensor | None = None  # [n], losses of filling in masked tokens
+    near: Tensor | None = None  # [n, C], logits of samples on the manifold
+    far: Tensor | None = None  # [n, C], of samples off the manifold
+    partners: Tensor | None = None  # [n], the texts that `near` lean towards
 
     @property
     def is_data(self) -> Tensor:
@@ -42,6 +45,9 @@ class Settings:
     mix_weight: float = 1.0
     mixup_alpha: float = 0.4
     mlm_weight: float = 0.1
+    manifold_on: float = 1e-4
+    manifold_off: float = 1e-3
+    manifold_mix: float = 0.1
     poscal_bins: int = 20
     frequencies: Tensor | None = field(default=None, repr=False)
 
@@ -90,6 +96,22 @@ def masked_aux(rows: Rows, settings: Settings) -> Terms:
     terms = plain(rows, settings)
     if rows.masked is not None:
         terms["masked_term"] = (rows.masked[rows.is_data], settings.mlm_weight)
+    return terms
+
+
+def manifold(rows: Rows, settings: Settings) -> Terms:
+    """Cross-entropy; samples near a text share its label with another's, farther ones have none (Kong et al. 2020).
+
+    `ebmcal.models.manifold` makes the samples. All terms weigh the same, as in the paper.
+    """
+    terms = plain(rows, settings)
+    if rows.near is not None and rows.far is not None and rows.partners is not None:
+        data, share = rows.is_data, settings.manifold_mix
+        of_own, of_other = (
+            losses.cross_entropy(rows.near[data], labels[data]) for labels in (rows.labels, rows.labels[rows.partners])
+        )
+        terms["near_term"] = ((1 - share) * of_own + share * of_other, 1.0)
+        terms["far_term"] = (losses.negative_entropy(rows.far[data]), 1.0)
     return terms
 
 
@@ -195,6 +217,7 @@ class Method:
     uses_noise: bool = False
     uses_frequencies: bool = False
     uses_masking: bool = False  # needs an encoder that comes with its masked-LM head
+    uses_manifold: bool = False  # sees samples beside the texts
     terms_without_noise: Callable[[Rows, Settings], Terms] = plain  # of a step that has none
 
 
@@ -206,6 +229,7 @@ METHODS: dict[str, Method] = {
     "focal": Method("Focal loss", "hidden", focal),
     "mixup": Method("Mixup of features", "hidden", mixup),
     "mlm-aux": Method("Masked LM beside the labels", "hidden", masked_aux, uses_masking=True),
+    "manifold": Method("On and off the manifold", "hidden", manifold, uses_manifold=True),
     "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
     "cutmix": Method("Mixed labels on spliced noise", "hidden", cutmix, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from ebmcal.models.classifier import EnergyClassifier
+from ebmcal.models.manifold import Around
 from ebmcal.models.packing import pack
 from ebmcal.models.scoring import score
 from ebmcal.training.callbacks import FrequencyRefresher
@@ -82,9 +83,13 @@ class JointTrainer(MicroBatchTrainer):
 
     def _forward(self, model: nn.Module, inputs: Batch, chosen: np.ndarray) -> Rows:
         batch = pack([inputs["ids"][i] for i in chosen], [inputs["types"][i] for i in chosen])
-        logits, energies, *masked = model(batch.to(self.args.device))
-        labels, mixed = (torch.from_numpy(inputs[name][chosen]).to(logits.device) for name in ("labels", "mixed"))
-        return Rows(logits, energies, labels, mixed, *masked)
+        labels, mixed = (torch.from_numpy(inputs[name][chosen]).to(self.args.device) for name in ("labels", "mixed"))
+        if not self.method.uses_manifold:
+            logits, energies, *masked = model(batch.to(self.args.device))
+            return Rows(logits, energies, labels, mixed, *masked)
+        around = Around(labels, self.settings.manifold_on, self.settings.manifold_off)
+        logits, energies, near, far, partners = model(batch.to(self.args.device), around)
+        return Rows(logits, energies, labels, mixed, near=near, far=far, partners=partners)
 
     def _frequency_refresher(self, collator: Collator) -> FrequencyRefresher:
         def refresh() -> None:
