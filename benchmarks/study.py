@@ -64,7 +64,7 @@ def predict_shifted(folder: Path) -> None:
             missing = {key: path for key, path in files.items() if not (place / f"shift_{key}.parquet").exists()}
             model = ebmcal.load(run.model(cell)) if missing else None
             for key, path in missing.items():
-                texts, labels = _sample(Path(path), shift["rows"])
+                texts, labels = sample(Path(path), shift["rows"])
                 found = replace(model.predict(texts), labels=labels, texts=None)
                 place.mkdir(parents=True, exist_ok=True)
                 found.write(place / f"shift_{key}.parquet")
@@ -89,16 +89,16 @@ def measure_untouched(folder: Path) -> None:
             continue
         train, test = (Predictions.read(run.predictions(run.cells()[0], split)) for split in ("train", "test"))
         known, own = features_of(list(train.texts)), features_of(list(test.texts))
-        others = {key: features_of(_sample(Path(path), shift["rows"])[0]) for key, path in files.items()}
+        others = {key: features_of(sample(Path(path), shift["rows"])[0]) for key, path in files.items()}
         for score, fit in DISTANCES.items():
             distance = fit(known, train.labels)
             for key, found in others.items():
                 auroc = ood_detection(-distance(own), -distance(found))["auroc"]
                 lines.append({"run": name, "texts": key, "score": score, "auroc": auroc})
-    _write_csv(folder / "untouched.csv", lines)
+    write_csv(folder / "untouched.csv", lines)
 
 
-def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
+def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
     columns = list(dict.fromkeys(key for row in rows for key in row))
     with open(path, "w", newline="", encoding="utf-8") as handle:
         writer = csv.DictWriter(handle, columns)
@@ -106,7 +106,7 @@ def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
         writer.writerows(rows)
 
 
-def _sample(path: Path, n_rows: int) -> tuple[list[str], np.ndarray]:
+def sample(path: Path, n_rows: int) -> tuple[list[str], np.ndarray]:
     """Texts of a CSV file and their labels, the numbers of the classes; -1 where there are none."""
     with open(path, newline="", encoding="utf-8") as handle:
         rows = list(csv.DictReader(handle))
@@ -124,7 +124,7 @@ def gather(folder: Path) -> None:
     if not rows:
         sys.exit(f"No finished run below {spec['output']}.")
     rows += _gone(folder / "cells.csv", rows)
-    _write_csv(folder / "cells.csv", rows)
+    write_csv(folder / "cells.csv", rows)
     write_text(folder / "table.md", table(rows))
     for name, run in found.items():
         _keep_predictions(run, folder / "predictions" / name)

@@ -25,6 +25,7 @@ from ebmcal.predictions.ensembles import ensemble
 from ebmcal.storage.atomic import write_text
 
 BASELINE = "baseline"
+DISTANCES = {"mahalanobis": "Mahalanobis", "knn": "kNN"}
 SHOWN = {"accuracy": "accuracy", "ece_classwise": "ECE class-wise", "ece_top_label": "ECE top-label", "nll": "NLL"}
 N_RESAMPLES = 400
 
@@ -174,14 +175,38 @@ def detection(study: Study) -> str:
     for kind, title in {"energy": "energy", "max_prob": "largest probability"}.items():
         for method in study.methods:
             lines.append([f"{title}, `{method}`", *(_mean_auroc(study, method, name, kind) for name in names)])
-    with open(study.folder / "untouched.csv", newline="", encoding="utf-8") as handle:
-        found = list(csv.DictReader(handle))
-    for kind, title in {"mahalanobis": "Mahalanobis", "knn": "kNN"}.items():
-        figures = [
-            [float(r["auroc"]) for r in found if (r["score"], f"shift_{r['texts']}") == (kind, n)] for n in names
-        ]
-        lines.append([f"{title}, untouched encoder", *(_number(statistics.fmean(values)) for values in figures)])
+    by_layer = _csv(study.folder / "layers.csv")
+    half = len({row["layer"] for row in by_layer}) // 2
+    for kind, title in DISTANCES.items():
+        for method in study.methods:
+            known = [r for r in by_layer if (r["method"], r["score"], r["layer"]) == (method, kind, str(half))]
+            if known:
+                lines.append([f"{title}, half-way up, `{method}`", *_mean_aurocs(known, names)])
+        known = [row for row in _csv(study.folder / "untouched.csv") if row["score"] == kind]
+        lines.append([f"{title}, untouched encoder", *_mean_aurocs(known, names)])
     return _table(lines)
+
+
+def layers(study: Study) -> str:
+    """Which layer of the finetuned encoder tells texts of elsewhere: AUROC by distances, means over all models."""
+    names, found = _shifted(study), _csv(study.folder / "layers.csv")
+    shown = [name.removeprefix("shift_") for name in names]
+    lines = [["layer", *(f"{title}: {name}" for title in DISTANCES.values() for name in shown)]]
+    for layer in sorted({row["layer"] for row in found}, key=int):
+        known = [[r for r in found if (r["layer"], r["score"]) == (layer, kind)] for kind in DISTANCES]
+        lines.append([layer, *(figure for rows in known for figure in _mean_aurocs(rows, names))])
+    return _table(lines)
+
+
+def _csv(path: Path) -> Rows:
+    with open(path, newline="", encoding="utf-8") as handle:
+        return list(csv.DictReader(handle))
+
+
+def _mean_aurocs(rows: Rows, names: Sequence[str]) -> list[str]:
+    """Of rows with `texts` and `auroc`: means for each name of shifted texts."""
+    found = [[float(row["auroc"]) for row in rows if f"shift_{row['texts']}" == name] for name in names]
+    return [_number(statistics.fmean(values)) if values else "" for values in found]
 
 
 def _mean_auroc(study: Study, method: str, name: str, kind: str) -> str:
@@ -206,7 +231,8 @@ def matched(study: Study) -> str:
 
 TABLES: dict[str, Callable[[Study], str]] = {
     "headline": headline, "differences": differences, "by-task": by_task, "post-hoc": post_hoc,
-    "ensembles": ensembles, "shift": shift, "detection": detection, "matched": matched,
+    "ensembles": ensembles, "shift": shift, "detection": detection, "layers": layers,
+    "matched": matched,
 }  # fmt: skip
 
 

@@ -82,13 +82,15 @@ def main():
     parser.add_argument("--others", action="append", default=[], metavar="NAME=FILE", help="texts from elsewhere")
     parser.add_argument("--text-column", default="text", help="of these files")
     parser.add_argument("--rows", type=int, default=200, help="texts of each kind")
+    parser.add_argument("--cells", help="models of the run, with commas: baseline-seed1; all by default")
     parser.add_argument("--max-length", type=int, default=64)
     parser.add_argument("--encoder", help="as it was before the training: minilm")
     parser.add_argument("--scratch", type=Path, default=Path("runs/cache"))
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
     others, run, document = dict(one.split("=", 1) for one in given.others), RunFolder(given.run), {}
-    for cell in run.cells():
+    wanted = given.cells.split(",") if given.cells else [cell.name for cell in run.cells()]
+    for cell in (cell for cell in run.cells() if cell.name in wanted):
         model = replace(load(run.model(cell)), max_length=given.max_length)
         untouched = load_encoder(given.encoder, model.label_names, False) if given.encoder else None
         if untouched is not None and packs(untouched):

@@ -78,6 +78,31 @@ def test_the_training_texts_of_a_run_are_found(place, tmp_path):
     assert len(ebmcal.decide(folder, place / "held_out.parquet", unusual_by="knn").unusual.training.features) == 60
 
 
+def test_left_open_it_is_the_nearest_texts_where_those_are_known(place, tmp_path):
+    rows, run = ebmcal.Predictions.read(place / "held_out.parquet"), RunFolder(tmp_path / "run")
+    folder = save_classifier(run.model(Cell("hidden", 1)))
+    assert ebmcal.decide(folder, rows).unusual.by == "energy"
+    assert ebmcal.decide(folder, rows, training=place / "train.csv").unusual.by == "knn"
+    load(folder).predict(TRAINING).write(run.predictions(Cell("hidden", 1), "train"))
+    assert ebmcal.decide(folder, rows).unusual.by == "knn"
+    assert ebmcal.decide(folder, rows, unusual_by="energy").unusual.by == "energy"
+    with pytest.warns(UserWarning, match="have none.* So texts are unusual by their energy"):
+        assert ebmcal.decide(folder, replace(rows, texts=None)).unusual.by == "energy"
+    few = {"coverage": 0.5}
+    assert ebmcal.decide(folder, rows.rows(np.arange(12)), **few).unusual is None, "12 rows promise no 5%"
+    with pytest.raises(EbmcalError, match="12"):
+        ebmcal.decide(folder, rows.rows(np.arange(12)), **few, unusual_by="knn")
+    assert load(folder).fit_rule(rows, training=TRAINING).rule.unusual.by == "knn"
+
+
+def test_a_rule_with_features_of_another_layer_is_refused(place, tmp_path):
+    rule = ebmcal.decide(place / "model", place / "held_out.parquet", training=place / "train.csv")
+    value = rule.to_json()
+    del value["unusual"]["training"]["layer"]  # as an earlier version wrote it
+    with pytest.raises(EbmcalError, match="Fit it again"):
+        Rule.from_json(value)
+
+
 def test_the_command_judges_by_the_same_distances(place, tmp_path, capsys):
     model = load(place / "model")
     labelled = {"text": TRAINING[:30], "label": [NAMES[i % 3] for i in range(30)]}
@@ -99,7 +124,7 @@ def test_the_command_judges_by_the_same_distances(place, tmp_path, capsys):
     ("options", "words"),
     [
         ({"unusual_by": "kn"}, "Did you mean 'knn'"),
-        ({"training": "train.csv"}, "goes with a model and with unusual_by"),
+        ({"unusual_by": "energy", "training": "train.csv"}, "goes with a model and with unusual_by"),
         ({"unusual_by": "knn", "training": "absent.csv"}, "absent.csv"),
         ({"unusual_by": "knn", "training": HELD_OUT}, "60 of the 60 held-out texts are among the training texts"),
         ({"unusual_by": "mahalanobis", "training": TRAINING}, "label"),

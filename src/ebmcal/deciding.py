@@ -4,6 +4,7 @@ The rule itself needs no torch (`ebmcal.decisions`). Where texts are to be unusu
 measure how far held-out texts are from training texts, and the features of those are kept with the rule.
 """
 
+import warnings
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from ebmcal.decisions import Rule
 from ebmcal.decisions import decide as keep_rule
 from ebmcal.decisions.fitting import check_settings
 from ebmcal.decisions.in_model import predictions_as_decided
-from ebmcal.decisions.unusual import ENERGY, TrainingFeatures, unusual_scores
+from ebmcal.decisions.unusual import ENERGY, NEAREST, TrainingFeatures, unusual_scores
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.predictions import Predictions
 from ebmcal.runfolder import predictions_of_model
@@ -29,7 +30,7 @@ def decide(
     coverage: float | None = None,
     sets: str = "split",
     false_alarms: float | None = None,
-    unusual_by: str = ENERGY,
+    unusual_by: str | None = None,
     training: Any = None,
     normalize: bool = False,
     progress: bool = False,
@@ -39,8 +40,8 @@ def decide(
     With no model the rule is for the predictions as they are in the file. `output` writes it there as well. What is
     promised: see `ebmcal.decisions.fit_rule`. `unusual_by` is "energy", "knn" or "mahalanobis"; the last two measure
     distances to `training` texts (a file or table, with a column `label` for mahalanobis; those of its run for a model
-    of a run) by the features of the model: they need its texts in `on`, torch, and no second encoder. `normalize` is
-    for probabilities that were rounded.
+    of a run) by the features of the model: they need its texts in `on`, torch, and no second encoder. Left open: knn
+    where the training texts are known, else energy. `normalize` is for probabilities that were rounded.
 
         ebmcal.decide("model", "calibration.parquet", max_error=0.05).decide(predictions).answers
     """
@@ -51,13 +52,21 @@ def decide(
             "unusual_by knn or mahalanobis (--unusual-by)."
         )
 
-    def measure(folder: Path, rows: Predictions) -> tuple[Predictions, TrainingFeatures]:
-        return measured(folder, rows, unusual_by, training, progress)
+    of_a_run = model is not None and predictions_of_model(Path(model), "train") is not None
+
+    def measure(folder: Path, rows: Predictions) -> tuple[Predictions, TrainingFeatures | None]:
+        try:
+            return measured(folder, rows, unusual_by or NEAREST, training, progress)
+        except EbmcalError as error:
+            if unusual_by is not None or training is not None:
+                raise
+            warnings.warn(f"{error} So texts are unusual by their energy.", stacklevel=2)
+            return rows, None
 
     return keep_rule(
         model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage, sets=sets,
         false_alarms=false_alarms, unusual_by=unusual_by, normalize=normalize,
-        measure=None if unusual_by == ENERGY else measure,
+        measure=measure if unusual_by != ENERGY and (unusual_by or training is not None or of_a_run) else None,
     )  # fmt: skip
 
 
@@ -84,10 +93,15 @@ def training_texts(folder: Path) -> Predictions:
     return Predictions.read(path)
 
 
-def check_judged(rows: Predictions, unusual_by: str, model: object) -> None:
-    """Refuse rows to judge a rule on that have neither the distances it will ask for nor texts to measure them of."""
-    if unusual_by != ENERGY and (model is None or rows.texts is None):
+def score_to_judge(rows: Predictions, unusual_by: str | None, model: object) -> str | None:
+    """What texts shall be unusual by in a rule that is then judged on these rows; left open, energy if it must be.
+
+    Refuses rows that have neither the distances that were asked for nor texts to measure them of.
+    """
+    can_measure = model is not None and rows.texts is not None
+    if unusual_by not in (None, ENERGY) and not can_measure:
         unusual_scores(unusual_by, rows)
+    return unusual_by or (None if can_measure else ENERGY)
 
 
 def rows_to_judge(model: Path | None, source: str | PathLike[str], rule: Rule, *, normalize: bool) -> Predictions:

@@ -31,7 +31,7 @@ from ebmcal.data.parts import check_file
 from ebmcal.data.values import Columns, has_surrogates
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
 from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
-from ebmcal.decisions.unusual import ENERGY, KEPT_TEXTS, TrainingFeatures
+from ebmcal.decisions.unusual import KEPT_TEXTS, NEAREST, TrainingFeatures
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.distances import DISTANCES, NEIGHBOURS
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
@@ -168,11 +168,11 @@ class Model:
         return None
 
     def features(self, rows: Sequence[Row], *, name: str = "texts", progress: bool = False) -> np.ndarray:
-        """Mean last hidden states [n, H] of (text, second text or None) rows, which distances are measured by."""
+        """Mean states half-way up the encoder [n, H] of (text, second text or None) rows: what distances are of."""
         self._check_kind(rows)
         table = tokenize_in_memory(rows, self.tokenizer, self.max_length)
         with (Console() if progress else Reporter()).stage(f"features of {name}", len(rows)) as advance:
-            return features(self.classifier.encoder, table, progress=advance)
+            return features(self.classifier.encoder, table, progress=advance, middle=True)
 
     def measured(
         self, rows: Predictions, by: str, training: Any, *, progress: bool = False
@@ -290,7 +290,8 @@ class Model:
         if not isinstance(held_out, Predictions):
             held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | names)
         self._require_own(held_out)
-        by, training = promises.get("unusual_by", ENERGY), promises.pop("training", None)
+        by, training = promises.get("unusual_by"), promises.pop("training", None)
+        by = NEAREST if by is None and training is not None else by
         if by in DISTANCES:
             if training is None:
                 raise EbmcalError(f"unusual_by={by!r} measures distances from training texts: give them as training=.")

@@ -14,7 +14,7 @@ from transformers import BertConfig, GPT2Config, GPT2ForSequenceClassification
 
 from ebmcal.errors import EbmcalError
 from ebmcal.models.classifier import CARD_FILE, HEAD_FILE, HEADS, EnergyClassifier
-from ebmcal.models.packing import mean_states, pack
+from ebmcal.models.packing import mean_states, pack, pad
 from ebmcal.models.scoring import micro_batches, predict, score, token_budget
 from ebmcal.models.tokens import tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece, random_texts
@@ -95,7 +95,13 @@ def test_features_come_with_the_same_pass(kind):
     logits, energies, features = model.with_features(BATCH)
     for ours, theirs in zip((logits, energies), model(BATCH), strict=True):
         torch.testing.assert_close(ours, theirs)
-    torch.testing.assert_close(features, mean_states(model.encoder, BATCH))
+    torch.testing.assert_close(features, mean_states(model.encoder, BATCH, middle=True))
+    ids, mask, _ = pad(BATCH, 0)
+    layers = make_encoder(kind).eval().base_model(input_ids=ids, attention_mask=mask, output_hidden_states=True)
+    middle = layers.hidden_states[len(layers.hidden_states) // 2]
+    for i, length in enumerate(BATCH.lengths):
+        torch.testing.assert_close(features[i], middle[i, :length].mean(0), rtol=1e-3, atol=1e-4)
+    assert not torch.allclose(features, mean_states(model.encoder, BATCH))
 
 
 def test_any_sequence_classifier_loads(tmp_path):

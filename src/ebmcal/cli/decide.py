@@ -27,8 +27,12 @@ def decide(
         float | None, typer.Option(help="Share of usual texts that may be called unusual. [default: 0.05]")
     ] = None,
     unusual_by: Annotated[
-        str, typer.Option(help="energy; knn or mahalanobis: distance to training texts, by the model's own features.")
-    ] = "energy",
+        str | None,
+        typer.Option(
+            help="energy; knn or mahalanobis: distance to training texts, by the model's own features. [default: knn "
+            "where the training texts are known, else energy]"
+        ),
+    ] = None,
     training: Annotated[
         Path | None, typer.Option(help="Training texts to measure distances from; else those of the model's run.")
     ] = None,
@@ -42,8 +46,8 @@ def decide(
 ) -> None:
     """Fit a rule on held-out predictions: answer or abstain, label sets, unusual texts; each with a promise."""
     from ebmcal.cli.notices import as_notices
-    from ebmcal.deciding import check_judged, rows_to_judge
     from ebmcal.deciding import decide as fit
+    from ebmcal.deciding import rows_to_judge, score_to_judge
     from ebmcal.decisions import RULE_FILE
     from ebmcal.decisions.in_model import predictions_as_decided
 
@@ -52,7 +56,8 @@ def decide(
     replaced = {place: _said_by(place) for place in places if place.exists()}
     with as_notices():
         if judge is not None:  # refused before anything is written
-            check_judged(predictions_as_decided(model, judge, normalize=normalize), unusual_by, model)
+            judged_on = predictions_as_decided(model, judge, normalize=normalize)
+            unusual_by = score_to_judge(judged_on, unusual_by, model)
         rule = fit(
             model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage,
             sets=sets, false_alarms=false_alarms, unusual_by=unusual_by, training=training, normalize=normalize,

@@ -9,7 +9,7 @@ from ebmcal.decisions.conformal import SETS, kept_scores
 from ebmcal.decisions.risk import PLAN_EVERY, find_threshold, least_rows, plan_thresholds, refusal, split_rows
 from ebmcal.decisions.rule import Abstention, LabelSets, Rule
 from ebmcal.decisions.scores import SCORES, fit_score
-from ebmcal.decisions.unusual import ENERGY, UNUSUAL_BY, TrainingFeatures, Unusual, unusual_scores
+from ebmcal.decisions.unusual import ENERGY, NEAREST, UNUSUAL_BY, TrainingFeatures, Unusual, unusual_scores
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 
@@ -25,7 +25,7 @@ def fit_rule(
     coverage: float | None = None,
     sets: str = "split",
     false_alarms: float | None = None,
-    unusual_by: str = ENERGY,
+    unusual_by: str | None = None,
     training: TrainingFeatures | None = None,
     seed: int = 0,
 ) -> Rule:
@@ -34,9 +34,9 @@ def fit_rule(
     - `max_error`: answer only where at most this share of the answers is wrong, a promise that is kept with
       probability `confidence` over the drawing of the rows; by `score`: confidence, energy or both.
     - `coverage`: label sets that hold the right label with this probability; `sets="class-conditional"`: in each class.
-    - `false_alarms`: the share of usual texts that may be called unusual. Left open, 0.05 where there are energies and
+    - `false_alarms`: the share of usual texts that may be called unusual. Left open, 0.05 where there are scores and
       rows enough. `unusual_by`: energy, or knn or mahalanobis, of which the predictions then have distances, measured
-      from the features of `training` texts, which the rule keeps.
+      from the features of `training` texts, which the rule keeps. Left open, knn with such features, else energy.
 
     >>> rows = Predictions([0, 1] * 100, ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]] * 100)
     >>> fit_rule(rows, max_error=0.05, coverage=0.9).sets.kind
@@ -65,7 +65,7 @@ def check_settings(
     false_alarms: float | None,
     score: str,
     sets: str,
-    unusual_by: str = ENERGY,
+    unusual_by: str | None = None,
 ) -> None:
     """Refuse shares that are none, and unknown names, before any work."""
     shares = {"max_error": max_error, "confidence": confidence, "coverage": coverage, "false_alarms": false_alarms}
@@ -77,7 +77,7 @@ def check_settings(
         raise unknown_name("score", score, SCORES)
     if sets not in SETS:
         raise unknown_name("kind of sets", sets, SETS)
-    if unusual_by not in UNUSUAL_BY:
+    if unusual_by is not None and unusual_by not in UNUSUAL_BY:
         raise unknown_name("score of unusual texts (--unusual-by)", unusual_by, UNUSUAL_BY)
 
 
@@ -105,13 +105,18 @@ def _limits(rows: Predictions, sets: str, coverage: float) -> tuple[float, ...]:
 
 
 def _fit_unusual(
-    predictions: Predictions, false_alarms: float | None, seed: int, by: str, training: TrainingFeatures | None
+    predictions: Predictions,
+    false_alarms: float | None,
+    seed: int,
+    asked: str | None,
+    training: TrainingFeatures | None,
 ) -> Unusual | None:
     """The part for unusual texts; where nobody asked for it and it cannot be had, there is none."""
+    by = asked or (ENERGY if training is None else NEAREST)
     try:
         rate = FALSE_ALARMS if false_alarms is None else false_alarms
         return Unusual(rate, kept_scores(unusual_scores(by, predictions), rate, seed), by, training)
     except EbmcalError:
-        if false_alarms is not None or by != ENERGY:
+        if false_alarms is not None or asked not in (None, ENERGY):
             raise
         return None

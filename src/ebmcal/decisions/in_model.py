@@ -23,7 +23,7 @@ from ebmcal.calibrators.weights import folded_temperature, model_fingerprint
 from ebmcal.decisions.fitting import check_settings, fit_rule
 from ebmcal.decisions.rule import Rule
 from ebmcal.decisions.scores import energies_of
-from ebmcal.decisions.unusual import ENERGY, TrainingFeatures
+from ebmcal.decisions.unusual import TrainingFeatures
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.storage.checksums import fingerprint
@@ -31,8 +31,8 @@ from ebmcal.storage.sealing import require_whole
 
 RULE_FILE = "decision_rule.json"
 
-#: A model folder and rows → the rows with their distances, and the features that they are measured from.
-Measure = Callable[[Path, Predictions], tuple[Predictions, TrainingFeatures]]
+#: A model folder and rows → the rows with their distances and the features these are of; None where there are none.
+Measure = Callable[[Path, Predictions], tuple[Predictions, TrainingFeatures | None]]
 
 #: Calibrators of one number: fitted on the rows of the rule, they leave its promise standing (tests measure it).
 HARMLESS = ("temperature",)
@@ -49,7 +49,7 @@ def decide(
     coverage: float | None = None,
     sets: str = "split",
     false_alarms: float | None = None,
-    unusual_by: str = ENERGY,
+    unusual_by: str | None = None,
     normalize: bool = False,
     measure: Measure | None = None,
 ) -> Rule:

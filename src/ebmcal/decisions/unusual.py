@@ -1,7 +1,7 @@
 """Which texts are unusual, by conformal p-values of a score: energy, or a distance to training texts.
 
-A distance is measured in the features of the model itself, which come with its forward pass. The features of some
-training texts are kept with the rule for that, in half precision.
+A distance is measured in the features of the model itself, half-way up its layers, which come with its forward pass.
+The features of some training texts are kept with the rule for that, in half precision.
 """
 
 import base64
@@ -18,7 +18,10 @@ from ebmcal.errors import EbmcalError
 from ebmcal.metrics.distances import DISTANCES, Distance
 from ebmcal.predictions import Predictions
 
-ENERGY = "energy"
+ENERGY, NEAREST = "energy", "knn"
+
+#: The layer of the features that are kept; an earlier version took the last one.
+LAYER = "middle"
 
 #: What a text may be unusual by.
 UNUSUAL_BY = (ENERGY, *DISTANCES)
@@ -66,10 +69,15 @@ class TrainingFeatures:
 
     def to_json(self) -> dict[str, Any]:
         raw = base64.b64encode(self.features.astype("<f2").tobytes()).decode("ascii")
-        return {"shape": list(self.features.shape), "labels": self.labels.tolist(), "float16": raw}
+        about = {"layer": LAYER, "shape": list(self.features.shape), "labels": self.labels.tolist()}
+        return about | {"float16": raw}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "TrainingFeatures":
+        if value.get("layer") != LAYER:
+            raise EbmcalError(
+                "The rule measures distances by features of another version. Fit it again: ebmcal decide."
+            )
         features = np.frombuffer(base64.b64decode(value["float16"]), dtype="<f2").reshape(value["shape"])
         return cls(features, np.array(value["labels"], dtype=np.int64))
 

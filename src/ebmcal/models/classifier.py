@@ -117,7 +117,7 @@ class EnergyClassifier(nn.Module):
         return logits, self._energies(logits), self.masked_head.losses(self.encoder, batch)
 
     def with_features(self, batch: Pack) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits [n, C], energies [n] and mean last hidden states [n, H] of one forward pass, in float32."""
+        """Logits [n, C], energies [n] and mean middle states [n, H] of one forward pass, in float32."""
         logits, features = classify_with_features(self.encoder, batch)
         return logits.float(), self._energies(logits.float()), features
 

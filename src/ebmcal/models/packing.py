@@ -144,10 +144,11 @@ def _classification_head(model: nn.Module, first: Tensor) -> Tensor:
     return model.classifier(first)
 
 
-def _mpnet_states(model: nn.Module, batch: Pack, positions: Tensor) -> Tensor:
+def _mpnet_states(model: nn.Module, batch: Pack, positions: Tensor) -> list[Tensor]:
     """MPNet's layers one by one: its attention has a bias by distance and does not go through the interface."""
     encoder = model.base_model.encoder
     states = model.base_model.embeddings(batch.input_ids[None], position_ids=positions)
+    found = [states]
     # The bias depends on the distance alone: a shorter text has the first rows and columns of the longest one's.
     bias = encoder.compute_position_bias(states[:, : int(batch.lengths.max())])
     for layer in encoder.layer:
@@ -160,7 +161,8 @@ def _mpnet_states(model: nn.Module, batch: Pack, positions: Tensor) -> Tensor:
         )
         states = layer.attention.LayerNorm(layer.attention.dropout(attention.o(mixed.flatten(2))) + states)
         states = layer.output(layer.intermediate(states), states)
-    return states
+        found.append(states)
+    return found
 
 
 @dataclass(frozen=True)
@@ -170,7 +172,7 @@ class PackedEncoder:
     head: Callable[[nn.Module, Tensor], Tensor]
     after_padding: bool = False  # positions start behind the padding index
     token_types: bool = True
-    states: Callable[[nn.Module, Pack, Tensor], Tensor] | None = None  # where the attention interface is not used
+    states: Callable[[nn.Module, Pack, Tensor], list[Tensor]] | None = None  # where the attention interface is not used
 
 
 PACKED_ENCODERS: dict[str, PackedEncoder] = {
@@ -205,6 +207,11 @@ def use_packing(model: nn.Module) -> None:
 
 def packed_states(model: nn.Module, batch: Pack) -> Tensor:
     """Last hidden states [1, T, H] of packed texts by a stock classifier that `use_packing` was called on."""
+    return _packed_layers(model, batch)[-1]
+
+
+def _packed_layers(model: nn.Module, batch: Pack, *, every: bool = False) -> Sequence[Tensor]:
+    """Hidden states [1, T, H] behind the last layer; with `every`, of the embeddings and behind every layer."""
     kind = PACKED_ENCODERS[model.config.model_type]
     offset = model.config.pad_token_id + 1 if kind.after_padding else 0
     positions = batch.positions(offset)[None]
@@ -212,7 +219,9 @@ def packed_states(model: nn.Module, batch: Pack) -> Tensor:
         return kind.states(model, batch, positions)
     types = {"token_type_ids": batch.token_types[None]} if kind.token_types else {}
     inputs = {"input_ids": batch.input_ids[None], "position_ids": positions, **types}
-    return model.base_model(**inputs, groups=batch.groups).last_hidden_state
+    if not every:
+        return [model.base_model(**inputs, groups=batch.groups).last_hidden_state]
+    return model.base_model(**inputs, groups=batch.groups, output_hidden_states=True).hidden_states
 
 
 def classify_packed(model: nn.Module, batch: Pack) -> Tensor:
@@ -229,13 +238,22 @@ def _logits(model: nn.Module, batch: Pack, states: Tensor) -> Tensor:
 
 
 def classify_with_features(model: nn.Module, batch: Pack) -> tuple[Tensor, Tensor]:
-    """Logits [n, C] and mean last hidden states [n, H] of one forward pass, packed where the model can be."""
+    """Logits [n, C] and mean middle states [n, H] of one forward pass, packed where the model can be."""
     if packs(model):
-        states = packed_states(model, batch)
-        return _logits(model, batch, states), _mean(states[0], batch)
+        layers = _packed_layers(model, batch, every=True)
+        return _logits(model, batch, layers[-1]), _mean(middle_of(layers)[0], batch)
     inputs = _padded_inputs(model, batch)
     found = model(**inputs, output_hidden_states=True)
-    return found.logits, _mean(found.hidden_states[-1][inputs["attention_mask"].bool()], batch)
+    return found.logits, _mean(middle_of(found.hidden_states)[inputs["attention_mask"].bool()], batch)
+
+
+def middle_of(layers: Sequence[Tensor]) -> Tensor:
+    """The states half-way up, of the embeddings' and those behind every layer.
+
+    The last layers are where finetuning leaves only what tells the classes apart; half-way, a text from elsewhere is
+    still unlike the training texts (measured in `results/study/layers.csv`).
+    """
+    return layers[len(layers) // 2]
 
 
 def classify_padded(model: nn.Module, batch: Pack) -> Tensor:
@@ -249,12 +267,15 @@ def _padded_inputs(model: nn.Module, batch: Pack) -> dict[str, Tensor]:
     return inputs | ({"token_type_ids": types} if getattr(model.config, "type_vocab_size", 0) > 1 else {})
 
 
-def mean_states(model: nn.Module, batch: Pack) -> Tensor:
-    """The mean of the last hidden states of each text: [n, H]."""
+def mean_states(model: nn.Module, batch: Pack, *, middle: bool = False) -> Tensor:
+    """The mean of the last hidden states of each text, or of those half-way up: [n, H]."""
     if packs(model):
-        return _mean(packed_states(model, batch)[0], batch)
+        layers = _packed_layers(model, batch, every=middle)
+        return _mean((middle_of(layers) if middle else layers[-1])[0], batch)
     inputs = _padded_inputs(model, batch)
-    return _mean(model.base_model(**inputs).last_hidden_state[inputs["attention_mask"].bool()], batch)
+    found = model.base_model(**inputs, output_hidden_states=middle)
+    states = middle_of(found.hidden_states) if middle else found.last_hidden_state
+    return _mean(states[inputs["attention_mask"].bool()], batch)
 
 
 def _mean(states: Tensor, batch: Pack) -> Tensor:  # [T, H] -> [n, H]

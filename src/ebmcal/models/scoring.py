@@ -62,10 +62,18 @@ def score(
 
 
 def features(
-    encoder: nn.Module, table: TokenTable, rows: Positions | None = None, progress: Progress | None = None
+    encoder: nn.Module,
+    table: TokenTable,
+    rows: Positions | None = None,
+    progress: Progress | None = None,
+    *,
+    middle: bool = False,
 ) -> np.ndarray:
-    """Mean last hidden states [n, H] (float32) of the texts at `rows` of a token table, all of them by default."""
-    (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch),), progress)
+    """Mean last hidden states [n, H] (float32) of the texts at `rows` of a token table, all of them by default.
+
+    `middle` takes the states half-way up instead: those of a finetuned encoder that `predict` measures distances by.
+    """
+    (found,) = _over(table, rows, encoder, lambda batch: (mean_states(encoder, batch, middle=middle),), progress)
     return found
 
 

@@ -306,7 +306,7 @@ def _distances(
 
         splits = [(s, *_inputs(s, work, reporter)[:2]) for s in wanted]
         work.untouched.update(untouched_distances(untouched, reference, splits))
-    fitted = reference.distances(model.encoder)
+    fitted = reference.distances(model.encoder, middle=True)
 
     def distances_of(split: str) -> Distances:
         return lambda features: {name: d(features) for name, d in fitted.items()} | work.untouched[split]

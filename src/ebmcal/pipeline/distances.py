@@ -1,7 +1,8 @@
 """Distances of test and other texts from the training texts, by the finetuned and by the untouched encoder.
 
-They stand beside the energy in every comparison of out-of-domain detection. Finetuned features come with the forward
-pass of the predictions; the untouched encoder goes once over each split, for all cells of a run.
+They stand beside the energy in every comparison of out-of-domain detection. Finetuned features, taken half-way up, come
+with the forward pass of the predictions; the untouched encoder, whose last states are taken, goes once over each split,
+for all cells of a run.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,9 +34,9 @@ class Reference:
         chosen = known[np.linspace(0, len(known) - 1, min(REFERENCE_ROWS, len(known))).astype(int)]
         return cls(table, rows[chosen], labels[chosen])
 
-    def distances(self, encoder: nn.Module) -> dict[str, Distance]:
-        """Each distance, fitted on the encoder's features of the reference."""
-        found = features(encoder, self.table, self.rows)
+    def distances(self, encoder: nn.Module, *, middle: bool) -> dict[str, Distance]:
+        """Each distance, fitted on the encoder's features of the reference: half-way up, or its last."""
+        found = features(encoder, self.table, self.rows, middle=middle)
         return {name: fit(found, self.labels) for name, fit in DISTANCES.items()}
 
 
@@ -46,6 +47,6 @@ def untouched_distances(
     encoder = load()
     if packs(encoder):
         use_packing(encoder)
-    fitted = reference.distances(encoder)
+    fitted = reference.distances(encoder, middle=False)
     found = {split: features(encoder, table, rows) for split, table, rows in splits}
     return {s: {f"{name}_untouched": d(f) for name, d in fitted.items()} for s, f in found.items()}
