@@ -46,12 +46,15 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
-# The cells of results/{study,other-texts,noise,methods,ablations}: hours on two cores. Interrupted, it goes on; STUDY=--gather only puts
-# together what is done. Then the tables of the page.
-study: $(READY)
-	for name in study other-texts noise methods ablations; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
+# The cells of results/{study,other-texts,noise,ablations,base-size}: hours on two cores. Interrupted, it goes on; STUDY=--gather only
+# puts together what is done. Then the tables of the page.
+study: weights-base
+	for name in study other-texts noise ablations base-size; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
+	$(BIN)/python benchmarks/layers.py results/study --rows 200
 	$(BIN)/python benchmarks/study_tables.py results/study --beside results/other-texts
 	$(BIN)/python benchmarks/energy_temperature.py results/study
+	$(BIN)/python benchmarks/variant_tables.py results/noise --method hidden --as splice
+	$(BIN)/python benchmarks/variant_tables.py results/ablations --method hidden-smoothing --as "as in the study"
 	$(BIN)/python docs/_site/readme.py
 
 # The documentation site, in site/: no network, and every warning is an error.

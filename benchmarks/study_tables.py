@@ -46,12 +46,11 @@ class Study:
         found: Rows = []
         places = {}
         for place in (folder, *beside):
-            with open(place / "cells.csv", newline="", encoding="utf-8") as handle:
-                for row in csv.DictReader(handle):
-                    own = row["method"]
-                    row["method"] = own if place == folder else f"{own}, {place.name}"
-                    places[row["method"]] = (place, own)
-                    found.append(row)
+            for row in read_csv(place / "cells.csv"):
+                own = row["method"]
+                row["method"] = own if place == folder else f"{own}, {place.name}"
+                places[row["method"]] = (place, own)
+                found.append(row)
         return cls(folder, found, places)
 
     @property
@@ -95,7 +94,7 @@ def headline(study: Study) -> str:
         figures = [_number(study.mean(method, key)) for key in ("accuracy", "ece_classwise", "ece_top_label")]
         rest = [_number(study.mean(method, key)) for key in ("nll", "brier")]
         lines.append([f"`{method}`", *figures[:2], change, figures[2], *rest])
-    return _table(lines)
+    return markdown(lines)
 
 
 def differences(study: Study) -> str:
@@ -106,7 +105,7 @@ def differences(study: Study) -> str:
     lines = [["method", *SHOWN.values()]]
     for method in methods:
         lines.append([f"`{method}`", *(_shown(tests[method, key], adjusted[method, key]) for key in SHOWN)])
-    return _table(lines)
+    return markdown(lines)
 
 
 def _shown(test: PairedTest, p_value: float | None) -> str:
@@ -120,10 +119,10 @@ def by_task(study: Study) -> str:
     for run in study.runs:
         for method in study.methods:
             if seeds := study.seeds(run, method):
-                figures = [_spread(study.values(run, method, key)) for key in SHOWN]
+                figures = [spread(study.values(run, method, key)) for key in SHOWN]
                 seconds = f"{statistics.fmean(study.values(run, method, 'seconds')):.0f}"
                 lines.append([run, f"`{method}`", str(len(seeds)), *figures, seconds])
-    return _table(lines)
+    return markdown(lines)
 
 
 def post_hoc(study: Study) -> str:
@@ -133,7 +132,7 @@ def post_hoc(study: Study) -> str:
     for method in filter(study.complete, study.methods):
         cells = [[study.mean(method, key, step) for key in ("ece_classwise", "nll")] for step in steps]
         lines.append([f"`{method}`", *(" / ".join(map(_number, cell)) for cell in cells)])
-    return _table(lines)
+    return markdown(lines)
 
 
 def ensembles(study: Study) -> str:
@@ -145,7 +144,7 @@ def ensembles(study: Study) -> str:
             figures = [_figures(_together(study, run, method, seeds)) for run, seeds in members.items()]
             sizes = "–".join(map(str, sorted({len(seeds) for seeds in members.values()})))
             lines.append([f"`{method}`", sizes, *(_number(statistics.fmean(c)) for c in zip(*figures, strict=True))])
-    return _table(lines)
+    return markdown(lines)
 
 
 def _together(study: Study, run: str, method: str, seeds: Sequence[str]) -> Predictions:
@@ -165,7 +164,7 @@ def shift(study: Study) -> str:
             columns = [*zip(*raw, strict=True), *list(zip(*mended, strict=True))[1:]]
             figures = [_number(statistics.fmean(column)) for column in columns]
             lines.append([name.removeprefix("shift_"), f"`{method}`", *figures])
-    return _table(lines)
+    return markdown(lines)
 
 
 def detection(study: Study) -> str:
@@ -175,30 +174,30 @@ def detection(study: Study) -> str:
     for kind, title in {"energy": "energy", "max_prob": "largest probability"}.items():
         for method in study.methods:
             lines.append([f"{title}, `{method}`", *(_mean_auroc(study, method, name, kind) for name in names)])
-    by_layer = _csv(study.folder / "layers.csv")
+    by_layer = read_csv(study.folder / "layers.csv")
     half = len({row["layer"] for row in by_layer}) // 2
     for kind, title in DISTANCES.items():
         for method in study.methods:
             known = [r for r in by_layer if (r["method"], r["score"], r["layer"]) == (method, kind, str(half))]
             if known:
                 lines.append([f"{title}, half-way up, `{method}`", *_mean_aurocs(known, names)])
-        known = [row for row in _csv(study.folder / "untouched.csv") if row["score"] == kind]
+        known = [row for row in read_csv(study.folder / "untouched.csv") if row["score"] == kind]
         lines.append([f"{title}, untouched encoder", *_mean_aurocs(known, names)])
-    return _table(lines)
+    return markdown(lines)
 
 
 def layers(study: Study) -> str:
     """Which layer of the finetuned encoder tells texts of elsewhere: AUROC by distances, means over all models."""
-    names, found = _shifted(study), _csv(study.folder / "layers.csv")
+    names, found = _shifted(study), read_csv(study.folder / "layers.csv")
     shown = [name.removeprefix("shift_") for name in names]
     lines = [["layer", *(f"{title}: {name}" for title in DISTANCES.values() for name in shown)]]
     for layer in sorted({row["layer"] for row in found}, key=int):
         known = [[r for r in found if (r["layer"], r["score"]) == (layer, kind)] for kind in DISTANCES]
         lines.append([layer, *(figure for rows in known for figure in _mean_aurocs(rows, names))])
-    return _table(lines)
+    return markdown(lines)
 
 
-def _csv(path: Path) -> Rows:
+def read_csv(path: Path) -> Rows:
     with open(path, newline="", encoding="utf-8") as handle:
         return list(csv.DictReader(handle))
 
@@ -226,7 +225,7 @@ def matched(study: Study) -> str:
             ]
             if pairs:
                 lines.append([run, f"`{method}`", *(_number(statistics.fmean(c)) for c in zip(*pairs, strict=True))])
-    return _table(lines)
+    return markdown(lines)
 
 
 TABLES: dict[str, Callable[[Study], str]] = {
@@ -297,12 +296,12 @@ def _number(value: float) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
 
 
-def _spread(values: list[float]) -> str:
-    spread = f" ± {_number(statistics.stdev(values))}" if len(values) > 1 else ""
-    return f"{_number(statistics.fmean(values))}{spread}"
+def spread(values: list[float]) -> str:
+    around = f" ± {_number(statistics.stdev(values))}" if len(values) > 1 else ""
+    return f"{_number(statistics.fmean(values))}{around}"
 
 
-def _table(lines: list[list[str]]) -> str:
+def markdown(lines: list[list[str]]) -> str:
     lines.insert(1, ["---"] * len(lines[0]))
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 

@@ -3,7 +3,7 @@
 {{ run_value("docs/results/demo-splice.json", "nll", "hidden") }}          one figure of a run's metrics.json
 {{ run_table("docs/results/demo-splice.json", "accuracy nll") }}           a table of its rows
 {{ json_value("benchmarks/cost.json", "training.tokens", ".0f") }}         any value of a JSON file
-{{ cell("results/noise/cells.csv", "nll", run="rt-far", method="hidden") }} mean over the rows of a CSV file
+{{ cell("results/study/cells.csv", "nll", run="rt", method="hidden") }} mean over the rows of a CSV file
 {{ code("ebmcal.noise.hardness.TOO_EASY") }}                               a constant of the code
 {{ include("results/study/table.md", "The study is not finished.") }}      a file, or a note where it is not there
 """
@@ -136,12 +136,12 @@ def over_seeds(path, metric, form=".3f", **where):
 
 
 def nll_with(run, method, seed, calibrator, form=".3f"):
-    """NLL on the test rows of the noise study with a calibrator that is fitted on its calibration rows."""
+    """NLL on the test rows of the study with a calibrator that is fitted on its calibration rows."""
     from ebmcal.calibrators import make_calibrator
     from ebmcal.metrics import nll
     from ebmcal.predictions import Predictions
 
-    folder = ROOT / "results" / "noise" / "predictions" / run / f"{method}-seed{seed}"
+    folder = ROOT / "results" / "study" / "predictions" / run / f"{method}-seed{seed}"
     test = Predictions.read(folder / "test.parquet")
     if calibrator != "plain":
         held_out = Predictions.read(folder / "calibration.parquet")

@@ -17,14 +17,15 @@ from ebmcal.plots.svg import to_svg
 from ebmcal.predictions import Predictions
 
 ROOT = Path(__file__).parents[2]
-STUDY = ROOT / "results" / "noise" / "predictions"
-#: The models that pictures show: run of the noise study and method.
-SHOWN = {"baseline": "rt-baseline", "hidden": "rt-splice"}
+STUDY = ROOT / "results" / "study" / "predictions" / "rt"
+#: The models that pictures show: methods of the study, on film reviews.
+ENERGY = "hidden-smoothing"
+SHOWN = ("baseline", ENERGY)
 
 
 def predictions(method, split="test"):
-    """Predictions of the noise study, first seed."""
-    return Predictions.read(STUDY / SHOWN[method] / f"{method}-seed1" / f"{split}.parquet")
+    """Predictions of the study, first seed."""
+    return Predictions.read(STUDY / f"{method}-seed1" / f"{split}.parquet")
 
 
 def side_by_side(draw, bottom, size=(7.8, 3.6)):
@@ -37,7 +38,7 @@ def side_by_side(draw, bottom, size=(7.8, 3.6)):
 
 
 def reliability():
-    """Reliability of the baseline and of hidden."""
+    """Reliability of the baseline and of the default method."""
     return side_by_side(
         lambda method, ax: plots.draw_reliability(plots.prepare_reliability(predictions(method), method), ax=ax),
         bottom=0.32,
@@ -46,7 +47,7 @@ def reliability():
 
 def noise_floor(sizes=(100, 200, 400, 800, 1600, 3200, 6400), rounds=60):
     """ECE of a model that is calibrated by construction, against the number of rows."""
-    rng, probs = np.random.default_rng(0), predictions("hidden").probabilities()
+    rng, probs = np.random.default_rng(0), predictions(ENERGY).probabilities()
     ax = tidy(
         Figure(figsize=(5.2, 3.2), layout="constrained").subplots(), x="test rows", y="measured ECE, true value 0"
     )
@@ -66,7 +67,7 @@ def noise_floor(sizes=(100, 200, 400, 800, 1600, 3200, 6400), rounds=60):
 
 def energies():
     """Energies of test texts and of noise, for the model that was taught to tell them apart."""
-    named = {"test texts": predictions("hidden"), "noise, never trained on": predictions("hidden", "noise")}
+    named = {"test texts": predictions(ENERGY), "noise, never trained on": predictions(ENERGY, "noise")}
     ax = plots.draw_energy_histogram(plots.prepare_energy_histogram(named))
     return ax.figure
 
@@ -84,9 +85,9 @@ PICTURES = {
     "reliability": (
         reliability,
         "Two reliability plots. The baseline's bars end well below the diagonal at high confidence, most of its texts "
-        "near one. The bars of hidden are nearer to the diagonal and its confidences more spread.",
-        "How often two models are right at each level of confidence: the plain baseline and hidden, 600 test "
-        "sentences, one seed (results/noise). On the diagonal a model is calibrated.",
+        "near one. The bars of hidden-smoothing are nearer to the diagonal and its confidences more spread.",
+        "How often two models are right at each level of confidence: the plain baseline and hidden-smoothing, 600 test "
+        "sentences, one seed (results/study). On the diagonal a model is calibrated.",
     ),
     "noise-floor": (
         noise_floor,
@@ -96,13 +97,14 @@ PICTURES = {
     "energies": (
         energies,
         "Two overlapping histograms of energies: test texts lie a little lower than spliced noise.",
-        "Energies of test sentences and of spliced noise, hidden, one seed (results/noise). They overlap: splice is "
-        "hard noise.",
+        "Energies of test sentences and of spliced noise, hidden-smoothing, one seed (results/study). They overlap: "
+        "splice is hard noise.",
     ),
     "entropy": (
         entropy,
-        "Two clouds of points, entropy against energy, of the baseline and of hidden; both rise to the right.",
-        "Entropy of the answer against the energy of the text, a point for each test sentence: baseline and hidden.",
+        "Two clouds of points, entropy against energy, of baseline and hidden-smoothing; both rise to the right.",
+        "Entropy of the answer against the energy of the text, a point for each test sentence: baseline and "
+        "hidden-smoothing.",
     ),
 }
 

@@ -85,7 +85,7 @@ def test_the_readme_shows_what_the_results_have(tools):
 def test_a_figure_that_is_not_there_is_an_error(tools):
     figures = tools("figures")
     with pytest.raises(ValueError, match=r"here.md: LookupError"):
-        figures.fill('{{ cell("results/noise/cells.csv", "nll", run="none") }}', "here.md")
+        figures.fill('{{ cell("results/study/cells.csv", "nll", run="none") }}', "here.md")
     with pytest.raises(ValueError, match=r"here.md: UndefinedError"):
         figures.fill("{{ nothing }}", "here.md")
 
