@@ -76,7 +76,8 @@ def measured(
     """The rows with their distances by the model in a folder, and the features these are measured from."""
     given = training_texts(folder) if training is None else training
     require_extra("train", "torch", "transformers")
-    from ebmcal.model import check_given, load
+    from ebmcal.data.given import check_given
+    from ebmcal.model import load
 
     check_given(given)
     return load(folder).measured(rows, by, given, progress=progress)

@@ -6,9 +6,7 @@ weights is taken out of the energies again, so that they stay comparable.
 
 import contextlib
 import functools
-import os
 import shutil
-import tempfile
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -25,10 +23,8 @@ from ebmcal.calibrators.base import logits_in
 from ebmcal.calibrators.held_out import require_held_out
 from ebmcal.calibrators.in_model import FILE_NAME, attach_folded, require_same_fold
 from ebmcal.calibrators.weights import folded_temperature, model_fingerprint
-from ebmcal.data import load_texts
-from ebmcal.data.in_memory import as_table_file
-from ebmcal.data.parts import check_file
-from ebmcal.data.values import Columns, has_surrogates
+from ebmcal.data.given import given_rows
+from ebmcal.data.values import Columns
 from ebmcal.decisions import RULE_FILE, Rule, attach_rule, attached_rule
 from ebmcal.decisions.in_model import bound_rule, calibrator_fingerprint
 from ebmcal.decisions.unusual import KEPT_TEXTS, NEAREST, TrainingFeatures
@@ -36,9 +32,8 @@ from ebmcal.errors import EbmcalError
 from ebmcal.metrics.distances import DISTANCES, NEIGHBOURS
 from ebmcal.models.classifier import CARD_FILE, EnergyClassifier, EnergyScale
 from ebmcal.models.energies import ENERGIES
-from ebmcal.models.hub import ask_hub
-from ebmcal.models.loading import best_device, check_folder, quiet
-from ebmcal.models.packing import longest_text
+from ebmcal.models.folders import KEPT, folder_of, longest_read, require_classifier
+from ebmcal.models.loading import best_device, check_folder
 from ebmcal.models.scoring import features, predict
 from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
@@ -47,17 +42,11 @@ from ebmcal.report.model_card import CARD_FILES
 from ebmcal.storage.atomic import read_json
 from ebmcal.storage.sealing import SEAL, require_whole, writing_folder
 
-#: What a classifier folder is made of; other files, such as weights in formats that are not read, are left behind.
-KEPT = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".jinja")
-
 #: Keywords that name the columns of a file or a table.
 COLUMN_OPTIONS = ("text_column", "text_pair_column", "label_column")
 
 #: Share of held-out texts that may be training texts as well, by chance: short ones are written twice.
 SAME_TEXTS = 0.1
-
-#: Tokens of a text where neither the model's card nor its tokenizer says less.
-MAX_LENGTH = 512
 
 
 def load(name: str | Path, *, device: str | None = None, progress: bool = False) -> "Model":
@@ -68,14 +57,14 @@ def load(name: str | Path, *, device: str | None = None, progress: bool = False)
         model = ebmcal.load("runs/a/checkpoints/hidden-seed1/model")
         model.predict(["a text", "another"]).probs
     """
-    folder = _folder_of(name, Console() if progress else Reporter())
+    folder = folder_of(name, Console() if progress else Reporter())
     require_whole(folder)
     check_folder(f"The model folder {folder}", folder)
-    _require_classifier(folder)
+    require_classifier(folder)
     classifier = EnergyClassifier.from_pretrained(folder)
     classifier.to(device or best_device()).eval()
     tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    max_length = _max_length(folder, tokenizer, classifier)
+    max_length = longest_read(folder, tokenizer, classifier)
     return Model(classifier, tokenizer, folder, max_length, folded_temperature(folder), attached(folder))
 
 
@@ -360,68 +349,6 @@ class Model:
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
 
 
-@dataclass(frozen=True)
-class GivenRows:
-    """What a model is asked about: rows, where they came from, and their labels, -1 where there are none."""
-
-    name: str
-    texts: list[Row]
-    labels: np.ndarray  # [n]
-    ids: np.ndarray  # [n]
-    meta: dict[str, str]
-
-
-def given_rows(texts: Any, columns: Columns, label_names: tuple[str, ...]) -> GivenRows:
-    """Texts of whatever they come in: a list, an iterator, a file, a table."""
-    if isinstance(texts, str) and not os.path.exists(texts) and (" " in texts or not Path(texts).suffix):
-        raise EbmcalError(f"There is no file {texts!r:.80}. If it is a text, give a list of one: [text].")
-    if _is_listed(texts, columns):
-        listed = [_row(i, given) for i, given in enumerate(texts)]
-        _check_listed(listed)
-        return GivenRows(f"{len(listed):,} texts", listed, np.full(len(listed), -1), np.arange(len(listed)), {})
-    with tempfile.TemporaryDirectory() as scratch:
-        path, columns = as_table_file(texts, Path(scratch), columns)
-        rows = load_texts(path, Path(scratch), columns.text, columns.pair, columns.label, label_names)
-        labels, ids = (np.array(values) for values in (rows.labels, rows.ids))
-        is_file = isinstance(texts, str | os.PathLike)
-        name, meta = (path.name, {"file": str(path)}) if is_file else (f"{len(rows):,} texts", {})
-        return GivenRows(name, rows.texts(), labels, ids, meta)
-
-
-def check_given(texts: Any) -> None:
-    """Refuse a file of texts that is not there or empty, before a model is loaded for it."""
-    if isinstance(texts, str | os.PathLike) and not os.path.isdir(texts):
-        check_file(Path(texts))
-
-
-def _is_listed(texts: Any, columns: Columns) -> bool:
-    """Whether it is texts one after the other, without labels: they need no detour over a file."""
-    two = isinstance(texts, tuple) and len(texts) == 2  # (texts, labels), or what looks like a pair
-    return isinstance(texts, list | tuple | Iterator) and not two and columns.wanted() == [columns.text]
-
-
-def _row(i: int, given: Any) -> Row:
-    parts = (given,) if isinstance(given, str) else given
-    if isinstance(parts, tuple | list) and len(parts) in (1, 2) and all(isinstance(part, str) for part in parts):
-        if any(has_surrogates(part) for part in parts):
-            raise EbmcalError(
-                f"Row {i} has a lone surrogate, half a character, which is no text: {given!r:.80}. Clean it."
-            )
-        if len(parts) == 2 or isinstance(given, str):
-            return parts[0], parts[1] if len(parts) == 2 else None
-    raise EbmcalError(f"Row {i} is {given!r:.80} ({type(given).__name__}); a text or a (text, text) pair is expected.")
-
-
-def _check_listed(rows: list[Row]) -> None:
-    if not rows:
-        raise EbmcalError("The data is empty: no text came.")
-    odd = next((i for i, (_, pair) in enumerate(rows) if (pair is None) != (rows[0][1] is None)), None)
-    if odd is not None:
-        kinds = ("a single text", "a pair")
-        first, other = kinds if rows[0][1] is None else reversed(kinds)
-        raise EbmcalError(f"Row {odd} is {other} and row 0 is {first}; give one kind.")
-
-
 def _texts_of(predictions: Predictions, what: str) -> list[Row]:
     if predictions.texts is None:
         raise EbmcalError(f"Distances are measured from texts, and the {what} have none (column text). Predict again.")
@@ -444,47 +371,3 @@ def _require_apart(held_out: Sequence[Row], training: Sequence[Row]) -> None:
             "texts than promised may be called unusual.",
             stacklevel=3,
         )
-
-
-def _folder_of(name: str | Path, reporter: Reporter) -> Path:
-    """The folder of a model: given, or where the hub's files are on this machine."""
-    folder = Path(name).expanduser()
-    if folder.is_dir():
-        return folder
-    if isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or folder.exists():
-        raise EbmcalError(
-            f"{folder} is not a model folder. A run keeps its models in RUN/checkpoints/METHOD-seedN/model."
-        )
-    from huggingface_hub import snapshot_download
-
-    try:
-        ask_hub(str(name), reporter.say)
-        with quiet():
-            return Path(snapshot_download(str(name), allow_patterns=[f"*{suffix}" for suffix in KEPT]))
-    except Exception as error:
-        why = " ".join(str(error).split())[:300]
-        raise EbmcalError(
-            f"{name!r} is no local folder and did not come from the hub, which said: {why} A run keeps its models in "
-            "RUN/checkpoints/METHOD-seedN/model."
-        ) from error
-
-
-def _require_classifier(folder: Path) -> None:
-    """Refuse what would load with a random head, or whose outputs are no probabilities of classes."""
-    config = read_json(folder / "config.json")
-    kinds = config.get("architectures") or []
-    if kinds and not any("SequenceClassification" in kind for kind in kinds):
-        raise EbmcalError(
-            f"{folder} holds a {kinds[0]}, which has no classes yet. Finetune it first: "
-            f"ebmcal.run(encoder={str(folder)!r}, …)"
-        )
-    if config.get("problem_type") in ("regression", "multi_label_classification"):
-        raise EbmcalError(
-            f"{folder} is a model for {config['problem_type']}; one label of several is what ebmcal judges."
-        )
-
-
-def _max_length(folder: Path, tokenizer: Any, classifier: EnergyClassifier) -> int:
-    card = read_json(folder / CARD_FILE) if (folder / CARD_FILE).exists() else {}
-    limits = (tokenizer.model_max_length, longest_text(classifier.config) or MAX_LENGTH, MAX_LENGTH)
-    return card.get("max_length", min(limits))

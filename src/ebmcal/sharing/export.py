@@ -13,10 +13,11 @@ import numpy as np
 import torch
 
 from ebmcal.calibrators import Calibrator, TemperatureScaling, attached
+from ebmcal.data.given import check_given, given_rows
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.judging import Measures, compare, judge
 from ebmcal.metrics import accuracy
-from ebmcal.model import Model, check_given, given_rows, load
+from ebmcal.model import Model, load
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
 from ebmcal.progress import Console, Reporter

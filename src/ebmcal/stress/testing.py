@@ -11,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
+from ebmcal.data.given import check_given, given_rows
 from ebmcal.decisions.unusual import Unusual
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.model import Model, check_given, given_rows, load
+from ebmcal.model import Model, load
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
 from ebmcal.runfolder import cell_of_model, predictions_of_model
