@@ -7,10 +7,13 @@ import zipfile
 from pathlib import Path
 
 import pytest
+import torch
 
 from ebmcal.errors import EbmcalError
-from ebmcal.models.loading import ABOUT_ENCODERS, ENCODERS, check_encoder
+from ebmcal.models import loading, packaged
+from ebmcal.models.loading import ABOUT_ENCODERS, ENCODERS, LANGUAGE_MODELS, check_encoder, load_language_model
 from ebmcal.models.packaged import Packaged, PackagedParts, _is_whole
+from tiny_models import SENTENCES, make_language_model, train_tokenizer
 
 FILES = {"config.json": b"{}", "model.safetensors": bytes(range(256)) * 40}
 
@@ -76,6 +79,60 @@ def test_packages_that_are_not_installed_are_named(parts, tmp_path, monkeypatch)
         parts.path()
     with pytest.raises(EbmcalError, match=r"in the package absent==1, which is not installed"):
         Packaged("absent_package", "absent==1").path()
+
+
+@pytest.fixture
+def quantised(tmp_path, monkeypatch):
+    """A package with a quantised file, under the name of a built-in language model; and how often it was read."""
+    folder = tmp_path / "site" / "some_quantised"
+    folder.mkdir(parents=True)
+    (folder / "__init__.py").write_text("raise RuntimeError('imported')")
+    (folder / "m.gguf").write_bytes(b"four bits each")
+    monkeypatch.syspath_prepend(tmp_path / "site")
+    monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path / "cache"))
+    importlib.invalidate_caches()
+    monkeypatch.setitem(LANGUAGE_MODELS, "some", Packaged("some_quantised", "some==1", gguf_file="m.gguf"))
+    tokenizer, reads = train_tokenizer(SENTENCES), []
+
+    def read(found):
+        reads.append(found)
+        return make_language_model("llama", vocab_size=len(tokenizer)), tokenizer
+
+    monkeypatch.setattr(loading, "_read_gguf", read)
+    return folder / "m.gguf", reads
+
+
+def test_quantised_weights_are_read_once_and_stay_the_same(quantised, tmp_path):
+    _, reads = quantised
+    loaded = [load_language_model("some") for _ in range(2)]
+    assert len(reads) == 1
+    expected, tokenizer = loading._read_gguf(None)
+    for model, its_tokenizer in loaded:
+        assert all(torch.equal(model.state_dict()[name], x) for name, x in expected.state_dict().items())
+        assert its_tokenizer(SENTENCES[:9])["input_ids"] == tokenizer(SENTENCES[:9])["input_ids"]
+    (kept,) = (tmp_path / "cache" / "weights").glob("m-*[0-9a-f]")
+    assert (kept / "model.safetensors").exists()
+
+
+@pytest.mark.parametrize("what", ["the copy", "the quantised file"])
+def test_quantised_weights_are_read_again_where_a_byte_differs(quantised, tmp_path, what):
+    file, reads = quantised
+    expected = {name: x.clone() for name, x in load_language_model("some")[0].state_dict().items()}
+    victim = file if what == "the quantised file" else next((tmp_path / "cache").rglob("model.safetensors"))
+    content = bytearray(victim.read_bytes())
+    content[-1] ^= 1
+    victim.write_bytes(content)
+    again, _ = load_language_model("some")
+    assert len(reads) == 2
+    assert all(torch.equal(again.state_dict()[name], x) for name, x in expected.items())
+
+
+def test_where_the_cache_cannot_be_written_quantised_weights_are_read_each_time(quantised, tmp_path, monkeypatch):
+    monkeypatch.setattr(packaged, "can_write", lambda folder: False)
+    for _ in range(2):
+        load_language_model("some")
+    assert len(quantised[1]) == 2
+    assert not (tmp_path / "cache").exists()
 
 
 def test_built_in_encoders_say_what_they_were_trained_on():

