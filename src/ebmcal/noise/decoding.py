@@ -54,42 +54,45 @@ class RoomyLayer(DynamicLayer):
     def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
-            self._held = [key_states.new_empty((*x.shape[:2], 0, x.shape[3])) for x in (key_states, value_states)]
-        start, stop = self.get_seq_length(), self.get_seq_length() + key_states.shape[2]
-        if stop > self._held[0].shape[2]:
-            self._held = [_with_room([x[:, :, :start]], stop + ROOM) for x in self._held]
+            self._hold([x[:, :, :0] for x in (key_states, value_states)], key_states.shape[2])
+        length, n_new = self.get_seq_length(), key_states.shape[2]
+        if self._first + length + n_new > self._held[0].shape[2]:
+            self._hold((self.keys, self.values), length + n_new)
+        start = self._first + length
         for held, new in zip(self._held, (key_states, value_states), strict=True):
-            held[:, :, start:stop] = new
-        self._show(stop)
+            held[:, :, start : start + n_new] = new
+        self._show(self._first, length + n_new)
         return self.keys, self.values
 
     def batch_select_indices(self, indices: Tensor) -> None:
-        length = self.get_seq_length()
-        self._held = [_with_room([x[:, :, :length][indices]], length + ROOM) for x in self._held]
-        self._show(length)
+        self._hold((self.keys[indices], self.values[indices]), self.get_seq_length())
 
-    def join(self, other: "RoomyLayer") -> None:
-        """Take the rows of another layer in behind these; the shorter ones get padding on the left."""
-        length = max(self.get_seq_length(), other.get_seq_length())
-        pairs = ((self.keys, other.keys), (self.values, other.values))
-        self._held = [_with_room(pair, length + ROOM, length) for pair in pairs]
-        self._show(length)
+    def replace(self, rows: Tensor, other: "RoomyLayer") -> None:
+        """Put the rows of another layer in the place of these; the shorter ones get padding on the left."""
+        longer = other.get_seq_length()
+        if longer > self.get_seq_length():
+            self._hold((self.keys, self.values), longer, longer)
+        for mine, theirs in ((self.keys, other.keys), (self.values, other.values)):
+            mine[:, :, mine.shape[2] - longer :].index_copy_(0, rows, theirs)
 
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (held[:, :, :length] for held in self._held)
+    def trim(self, n: int) -> None:
+        """Forget the first `n` columns; nothing is copied."""
+        self._show(self._first + n, self.get_seq_length() - n)
 
+    def _hold(self, states: Any, length: int, end: int | None = None) -> None:
+        """Copy states [n, Hkv, L, D] to where there is room behind `length`; they end at `end`, or begin at 0."""
+        self._held = []
+        for x in states:
+            held = x.new_empty((*x.shape[:2], length + ROOM, x.shape[3]))
+            start = 0 if end is None else end - x.shape[2]
+            held[:, :, :start] = 0.0  # padding must be finite: it is multiplied by zero
+            held[:, :, start : start + x.shape[2]] = x
+            self._held.append(held)
+        self._show(0, states[0].shape[2] if end is None else end)
 
-def _with_room(parts: Any, length: int, end: int | None = None) -> Tensor:
-    """States [n, Hkv, L, D], one below the other, that end at `end`, in a tensor of `length`."""
-    first, n_rows = parts[0], sum(len(part) for part in parts)
-    held = first.new_empty((n_rows, first.shape[1], length, first.shape[3]))
-    row = 0
-    for part in parts:
-        stop = part.shape[2] if end is None else end
-        held[row : row + len(part), :, : stop - part.shape[2]] = 0.0  # padding must be finite: it is multiplied by zero
-        held[row : row + len(part), :, stop - part.shape[2] : stop] = part
-        row += len(part)
-    return held
+    def _show(self, first: int, length: int) -> None:
+        self._first = first
+        self.keys, self.values = (held[:, :, first : first + length] for held in self._held)
 
 
 def _empty_cache(config: Any) -> DynamicCache:
@@ -128,19 +131,29 @@ class Running:
         """Only these rows, in this order; a row may come several times."""
         self.cache.batch_select_indices(rows)
         self.real, self.logits = self.real[rows], self.logits[rows]
+        self._trim()
 
     @property
     def joins(self) -> bool:
-        """Whether rows can be taken in."""
+        """Whether rows can be taken in, in the place of others."""
         return all(isinstance(layer, RoomyLayer) for layer in self.cache.layers)
 
-    def join(self, other: "Running") -> None:
-        """Take the rows of another in behind these."""
+    def replace(self, rows: Tensor, other: "Running") -> None:
+        """Put the rows of another in the place of these; its logits stay with it."""
         for mine, theirs in zip(self.cache.layers, other.cache.layers, strict=True):
-            mine.join(theirs)
+            mine.replace(rows, theirs)
         length = max(self.real.shape[1], other.real.shape[1])
-        self.real = torch.cat([F.pad(x.real, (length - x.real.shape[1], 0)) for x in (self, other)])
-        self.logits = torch.cat([self.logits, other.logits])
+        mine, theirs = (F.pad(x.real, (length - x.real.shape[1], 0)) for x in (self, other))
+        self.real = mine.index_copy(0, rows, theirs)
+        self._trim()
+
+    def _trim(self) -> None:
+        """Forget columns on the left that are padding in every row."""
+        n = int(self.real.any(dim=0).byte().argmax())
+        if n and self.joins:
+            self.real = self.real[:, n:]
+            for layer in self.cache.layers:
+                layer.trim(n)
 
     def _read(self, ids: Tensor, real: Tensor) -> None:
         """Read [n, Q] tokens."""

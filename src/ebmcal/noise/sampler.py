@@ -16,11 +16,11 @@ from ebmcal.noise.decoding import Running, prepare_decoding
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Ids, Markers, Piece, assemble
 
-#: Rows are dropped from the batch when this share of it has finished.
-DROP_AT = 0.25
+#: New rows take the place of finished ones when more than this share of a batch has finished.
+REFILL_AT = 0.1
 
-#: New rows are taken in when this share of a batch is left.
-REFILL_AT = 0.75
+#: Where none are waiting, finished rows are dropped from the batch at this share.
+DROP_AT = 0.25
 
 #: Logits in a block of `top_k`.
 BLOCK = 64
@@ -152,12 +152,11 @@ class _Waiting:
 
 
 def _write(lm: NoiseLm, waiting: _Waiting, k: int, batch_rows: int) -> None:
-    """Write rows, and take in new ones where there is room, until all are done."""
+    """Write rows, and take in new ones where others have finished, until all are done."""
     running, rows = _begin(lm, waiting.take(batch_rows, at_least_one=True))
     while rows:
-        uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=running.logits.device)
-        drawn = draw_from_top_k(_allowed(running.logits, rows, lm.markers), uniforms, k)
-        tokens = [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
+        tokens = _draw(lm, running.logits, rows, k)
+        _refill(lm, waiting, running, rows, tokens, k)
         alive = [i for i, row in enumerate(rows) if not row.done]
         if len(rows) - len(alive) > DROP_AT * len(rows) or not alive:
             rows, tokens = [rows[i] for i in alive], [tokens[i] for i in alive]
@@ -165,12 +164,25 @@ def _write(lm: NoiseLm, waiting: _Waiting, k: int, batch_rows: int) -> None:
                 running.keep(torch.tensor(alive, device=running.real.device))
         if rows:
             running.feed(tokens)
-        if rows and running.joins and len(rows) <= REFILL_AT * batch_rows:
-            groups = waiting.take(batch_rows - len(rows), at_least_one=False)
-            if groups:
-                more, new_rows = _begin(lm, groups)
-                running.join(more)
-                rows = rows + new_rows
+
+
+def _refill(lm: NoiseLm, waiting: _Waiting, running: Running, rows: list[Row], tokens: Ids, k: int) -> None:
+    """Put rows that wait, and their first tokens, in the place of finished ones, where there are enough of them."""
+    free = [i for i, row in enumerate(rows) if row.done]
+    enough = running.joins and len(free) > REFILL_AT * len(rows)
+    groups = waiting.take(len(free), at_least_one=False) if enough else []
+    if groups:
+        more, new_rows = _begin(lm, groups)
+        running.replace(torch.tensor(free[: len(new_rows)], device=running.real.device), more)
+        for i, row, token in zip(free, new_rows, _draw(lm, more.logits, new_rows, k), strict=False):
+            rows[i], tokens[i] = row, token
+
+
+def _draw(lm: NoiseLm, logits: Tensor, rows: list[Row], k: int) -> Ids:
+    """Draw a token behind each row where one is due; returns the tokens that the LM sees next."""
+    uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=logits.device)
+    drawn = draw_from_top_k(_allowed(logits, rows, lm.markers), uniforms, k)
+    return [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
 
 
 def _begin(lm: NoiseLm, groups: list[list[Row]]) -> tuple[Running, list[Row]]:
