@@ -17,8 +17,8 @@ from ebmcal.tasks import find_task
 
 #: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
 METHOD_NAMES = (
-    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "manifold", "noise-entropy",
-    "cutmix", "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy",
+    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "manifold", "sngp",
+    "noise-entropy", "cutmix", "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy",
     "hidden-smoothing",
 )  # fmt: skip
 #: What is trained by default; the advice chooses between them, each with temperature and without.

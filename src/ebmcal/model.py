@@ -35,6 +35,7 @@ from ebmcal.models.energies import ENERGIES
 from ebmcal.models.folders import KEPT, folder_of, longest_read, require_classifier
 from ebmcal.models.loading import best_device, check_folder
 from ebmcal.models.scoring import features, predict
+from ebmcal.models.sngp import GaussianProcess
 from ebmcal.models.tokens import Row, tokenize_in_memory
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Console, Reporter
@@ -343,7 +344,7 @@ class Model:
         kind, energies = self.classifier.energy, predictions.energies
         if kind in ENERGIES:  # functions of the logits before the temperature
             energies = ENERGIES[kind](torch.from_numpy(logits_in(predictions) * temperature)).numpy()
-        elif isinstance(head := self.classifier.energy_head, EnergyScale):
+        elif isinstance(head := self.classifier.energy_head, EnergyScale | GaussianProcess):
             logits = torch.from_numpy(logits_in(predictions) * temperature)
             energies = head.cpu().energies(logits).detach().numpy()
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})

@@ -312,6 +312,7 @@ def crash():
         ("baseline", "stored"),
         ("poscal", "stored"),
         ("manifold", "stored"),
+        ("sngp", "stored"),
         ("scalar", "stored"),
         ("hidden", "stored"),
         ("hidden", "splice"),

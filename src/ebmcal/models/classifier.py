@@ -2,7 +2,7 @@
 
 hidden and sharp-hidden read the energy off the logits and leave a plain checkpoint. scalar adds one linear layer on the
 features that enter the classifier's last layer, scaled-hidden a scale and a constant; these are saved beside the
-checkpoint as `energy_head.safetensors`.
+checkpoint as `energy_head.safetensors`. So is the Gaussian process of sngp, without which its checkpoint is no model.
 `ebmcal.json` in the folder says which energy the model was trained with.
 """
 
@@ -20,7 +20,16 @@ from ebmcal.models.energies import ENERGIES, hidden
 from ebmcal.models.loading import quiet
 from ebmcal.models.manifold import Around, classify_around
 from ebmcal.models.masked import MaskedHead
-from ebmcal.models.packing import Pack, classify_packed, classify_padded, classify_with_features, packs, use_packing
+from ebmcal.models.packing import (
+    Pack,
+    classify_packed,
+    classify_padded,
+    classify_with_features,
+    last_layer,
+    packs,
+    use_packing,
+)
+from ebmcal.models.sngp import GaussianProcess
 from ebmcal.runfolder import CARD_FILE as CARD_FILE
 from ebmcal.storage.atomic import read_json, write_json
 
@@ -34,7 +43,7 @@ class EnergyHead(nn.Linear):
     """
 
     def __init__(self, encoder: nn.Module) -> None:
-        last = _last_layer(encoder)
+        last = last_layer(encoder, "The scalar energy")
         super().__init__(last.in_features, 1)
         self._name = type(encoder).__name__
         self._features: Any = None  # [n, H]
@@ -73,8 +82,12 @@ class EnergyScale(nn.Module):
         return (self.PACE * self.log_scale).exp() * hidden(logits.float()) + self.PACE * self.constant
 
 
-#: Energies with weights of their own.
-HEADS: dict[str, type[EnergyHead] | type[EnergyScale]] = {"scalar": EnergyHead, "scaled-hidden": EnergyScale}
+#: Energies with weights of their own; sngp changes the logits as well.
+HEADS: dict[str, type[EnergyHead] | type[EnergyScale] | type[GaussianProcess]] = {
+    "scalar": EnergyHead,
+    "scaled-hidden": EnergyScale,
+    "sngp": GaussianProcess,
+}
 
 
 class EnergyClassifier(nn.Module):
@@ -164,15 +177,3 @@ class EnergyClassifier(nn.Module):
 
 def _below(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v.contiguous() for k, v in weights.items() if k.startswith(prefix)}
-
-
-def _last_layer(encoder: nn.Module) -> nn.Linear:
-    """The linear layer that makes the logits."""
-    n_labels = encoder.config.num_labels
-    layers = [m for m in encoder.modules() if isinstance(m, nn.Linear) and m.out_features == n_labels]
-    if not layers:
-        raise EbmcalError(
-            f"The scalar energy reads the features that enter the last linear layer of the classifier, and "
-            f"{type(encoder).__name__} has none with {n_labels} outputs. Use hidden or sharp-hidden."
-        )
-    return layers[-1]

@@ -4,6 +4,7 @@
     sharp-hidden   E(x) = -max_y f(x)[y]
     scalar         E(x) = g(features(x)), a linear layer of its own (`ebmcal.models.classifier` holds it)
     scaled-hidden  E(x) = -s logsumexp_y f(x)[y] + b, with s > 0 and b learned (there as well)
+    sngp           hidden, of the logits of a Gaussian process (`ebmcal.models.sngp`)
 
 Pure functions of tensors; the model density is exp(-E(x)) P_N(x), so the noise density cancels in the loss.
 """

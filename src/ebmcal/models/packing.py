@@ -16,6 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface
 
+from ebmcal.errors import EbmcalError
+
 ATTENTION = "ebmcal_packed"
 
 #: (start, stop, length) of runs of texts of equal length in the packed sequence.
@@ -191,6 +193,18 @@ def longest_text(config: Any) -> int | None:
     limit = getattr(config, "max_position_embeddings", None)
     kind = PACKED_ENCODERS.get(config.model_type)
     return limit - (config.pad_token_id + 1) if limit and kind and kind.after_padding else limit
+
+
+def last_layer(encoder: nn.Module, reader: str) -> nn.Linear:
+    """The linear layer that makes the logits; where there is none, an error says who reads its features."""
+    n_labels = encoder.config.num_labels
+    layers = [m for m in encoder.modules() if isinstance(m, nn.Linear) and m.out_features == n_labels]
+    if not layers:
+        raise EbmcalError(
+            f"{reader} reads the features that enter the last linear layer of the classifier, and "
+            f"{type(encoder).__name__} has none with {n_labels} outputs. Use hidden or sharp-hidden."
+        )
+    return layers[-1]
 
 
 def packs(model: nn.Module) -> bool:

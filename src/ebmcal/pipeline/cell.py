@@ -26,6 +26,7 @@ from ebmcal.models.classifier import CARD_FILE, EnergyClassifier
 from ebmcal.models.loading import best_device, load_encoder, load_tokenizer, quiet
 from ebmcal.models.masked import MaskedHead, load_masked_lm
 from ebmcal.models.scoring import predict, score
+from ebmcal.models.sngp import GaussianProcess
 from ebmcal.models.tokens import TokenTable
 from ebmcal.pipeline.cache import tokens_of
 from ebmcal.pipeline.distances import Reference, untouched_distances
@@ -161,6 +162,9 @@ def train_cell(folder: RunFolder, cell: Cell, work: CellWork, reporter: Reporter
         reporter.say(f"{encoder.config.model_type}: cannot run without padding here; uses length-sorted batches")
     trainer = _trainer(folder, cell, model, method, work)
     train_to_the_end(trainer, cell.name, reporter)
+    if isinstance(model.energy_head, GaussianProcess):
+        with model.energy_head.learning_covariance():
+            score(model, work.tables["train"])
     facts, weights = _facts(trainer, work, time.monotonic() - start), gathered_weights(trainer)
     if trainer.is_world_process_zero():
         _save(folder, cell, model, weights, trainer, facts, work, reporter)

@@ -135,11 +135,13 @@ def prepare(
     """Everything that can fail before work starts: models, data, output. Returns the resolved config and the data."""
     check_trackers(config.report_to)
     encoder = check_encoder(config.encoder, config.trust_remote_code, reporter.say)
-    if any(find_method(m).energy == "scalar" for m in config.methods) and writes_texts(encoder):
-        raise EbmcalError(
-            f"The scalar energy needs one feature vector a text, and the encoder {config.encoder} "
-            f"({encoder.model_type}) has one a token. Use hidden or sharp-hidden."
-        )
+    of_text = {"scalar": "The scalar energy", "sngp": "sngp"}
+    for who in (of_text[e] for e in (find_method(m).energy for m in config.methods) if e in of_text):
+        if writes_texts(encoder):
+            raise EbmcalError(
+                f"{who} needs one feature vector a text, and the encoder {config.encoder} "
+                f"({encoder.model_type}) has one a token. Use hidden or sharp-hidden."
+            )
     if any(find_method(m).uses_masking for m in config.methods):
         MaskedHead(*load_masked_lm(config.encoder, config.trust_remote_code))
     data = load_data(source_of(config), cache_of(config), say_damage or reporter.say)

@@ -10,6 +10,8 @@ from pathlib import Path
 from ebmcal.calibrators.in_model import model_folder
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.report.model_card import CARD, CARD_FILES, may_write, write_card
+from ebmcal.runfolder import CARD_FILE
+from ebmcal.storage.atomic import read_json
 from ebmcal.storage.sealing import require_whole
 
 #: What makes a model folder; weights in formats that run code when they are read are left behind.
@@ -34,6 +36,11 @@ def push(
     check_name(name)
     folder = Path(model).expanduser()
     sent_files(folder)  # refuses what is no model, before a card is written
+    if (folder / CARD_FILE).exists() and read_json(folder / CARD_FILE).get("energy") == "sngp":
+        raise EbmcalError(
+            "The last layer of an sngp model is a Gaussian process, which transformers does not know: on the hub it "
+            "would answer with wrong probabilities. Send a model of another method."
+        )
     write_card(folder)
     files = sent_files(folder)
     from huggingface_hub import HfApi

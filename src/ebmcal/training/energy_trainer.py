@@ -238,7 +238,7 @@ def _add_energies(model: nn.Module, _: Any, outputs: Any) -> Any:
 def _check_settings(
     energy: str, noise_ratio: int, energy_weight: float | None, noise_start: float, noise_every: int
 ) -> None:
-    names = [*ENERGIES, *HEADS]
+    names = [name for name in (*ENERGIES, *HEADS) if name != "sngp"]  # whose covariance is learned behind a training
     if energy not in names:
         raise unknown_name("energy", energy, names)
     whole = {"noise_ratio": noise_ratio, "noise_every": noise_every}

@@ -230,6 +230,7 @@ METHODS: dict[str, Method] = {
     "mixup": Method("Mixup of features", "hidden", mixup),
     "mlm-aux": Method("Masked LM beside the labels", "hidden", masked_aux, uses_masking=True),
     "manifold": Method("On and off the manifold", "hidden", manifold, uses_manifold=True),
+    "sngp": Method("SNGP", "sngp", plain),
     "noise-entropy": Method("Uniform labels on noise", "hidden", noise_entropy, uses_noise=True),
     "cutmix": Method("Mixed labels on spliced noise", "hidden", cutmix, uses_noise=True),
     "scalar": Method("EBM scalar", "scalar", joint, uses_noise=True),
