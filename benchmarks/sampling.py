@@ -24,7 +24,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer,
 
 from ebmcal.models.loading import load_language_model, quiet
 from ebmcal.models.packing import pack, pad
-from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_packing
+from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_training
 from ebmcal.noise.masking import Markers, Piece, to_sequence
 from ebmcal.noise.sampler import sample
 from ebmcal.training.running import has_fast_bf16, training_arguments
@@ -130,7 +130,7 @@ def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 1
     Both in batches of 16, as a run has them by default.
     """
     stock, ours = copies(size)
-    prepare_packing(ours)
+    prepare_training(ours)
     lm, rng = NoiseLm(ours, None, size.markers, "infill", 0.4), np.random.default_rng(0)
     texts = draw_texts(n_steps * batch, MEAN_LENGTH)
     items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), size.markers) for ids in texts]

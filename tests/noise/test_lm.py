@@ -23,7 +23,7 @@ from ebmcal.noise.lm import (
     add_markers,
     held_out_loss,
     perplexity,
-    prepare_packing,
+    prepare_training,
     token_losses,
 )
 from ebmcal.noise.masking import MODES, Markers, collapse, to_sequence
@@ -57,8 +57,9 @@ def test_token_losses_packed_padded_and_one_by_one(kind):
     for packed in (False, True):
         model = make_language_model(kind)
         if packed:
-            prepare_packing(model)
+            prepare_training(model)
             assert (model.config._attn_implementation == "ebmcal_packed") == (kind in PACKED_LANGUAGE_MODELS)
+            assert model.get_input_embeddings().sparse == (kind in ("gpt2", "opt"))  # their heads share the weights
         losses = token_losses(model, texts, learn)
         losses.sum().backward()
         results.append((losses.detach(), {n: p.grad for n, p in model.named_parameters()}))
@@ -176,7 +177,7 @@ def test_masks_are_new_each_epoch_and_pure_in_the_position(mode):
 @pytest.mark.parametrize("mode", MODES)
 def test_empty_texts_do_not_stop_the_training(mode):
     lm = make_noise_lm(mode=mode)
-    prepare_packing(lm.model)
+    prepare_training(lm.model)
     texts = lm.encode([("", None), ("the film", None), ("", ""), ("the film", "")])
     items = [MaskedTexts(lm, texts, 4, seed=0)[p] for p in range(4)]
     items.sort(key=lambda item: len(item[0]))
@@ -250,6 +251,27 @@ def flat(texts, tmp_path, monkeypatch):
     settings = replace(SETTINGS, steps=None)
     splits = texts.take([i for i in range(120) if i % 6]), texts.take(range(0, 120, 6))
     return settings, splits, fit(settings, *splits, tmp_path / "undisturbed", Reporter())
+
+
+def test_the_last_look_of_a_fitting_is_the_one_that_ended_it(flat, tmp_path, monkeypatch):
+    """A look costs more than a step: one before, one every four steps, none twice."""
+    settings, splits, card = flat
+    looks = []
+
+    def counted(*args, **kwargs):
+        looks.append(held_out_loss(*args, **kwargs))
+        return looks[-1]
+
+    monkeypatch.setattr(fitting, "held_out_loss", counted)
+    assert fit(settings, *splits, tmp_path / "lm", Reporter())["perplexity"] == card["perplexity"]
+    assert len(looks) == 1 + card["steps_done"] // 4
+    assert card["perplexity"] == perplexity(looks[-1])
+    lm = NoiseLm.load(tmp_path / "lm")
+    assert held_out_loss(lm, lm.encode(splits[1].texts())) == pytest.approx(looks[-1], rel=1e-4)
+    looks.clear()
+    exact = fit(replace(settings, steps=6), *splits, tmp_path / "exact", Reporter())
+    assert len(looks) == 2
+    assert exact["perplexity"] == perplexity(looks[-1])
 
 
 def test_without_a_number_of_steps_fitting_ends_when_the_held_out_loss_no_longer_falls(flat):

@@ -28,7 +28,7 @@ from ebmcal.noise.lm import (
     collate,
     held_out_loss,
     perplexity,
-    prepare_packing,
+    prepare_training,
 )
 from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import read_json, write_json
@@ -90,11 +90,12 @@ def fit(settings: NoiseLmSettings, train: Texts, held_out: Texts, folder: Path, 
         return read_json(folder / CARD)
     torch.manual_seed(settings.seed)
     lm, start = _fresh(settings), time.monotonic()
-    prepare_packing(lm.model)
+    prepare_training(lm.model)
     look = partial(held_out_loss, lm, Encoded(lm, held_out), held_out.labels, bf16=uses_bf16(settings.precision))
     before, n_steps = look(), _n_steps(settings, len(train), work)
     history = _train(settings, lm, train, n_steps, look, work, reporter) if n_steps else []
-    card = _card(settings, lm, before, look() if history else before, history, time.monotonic() - start)
+    after = _loss_at_the_end(history, look) if history else before
+    card = _card(settings, lm, before, after, history, time.monotonic() - start)
     with quiet(), writing_folder(folder) as aside:
         lm.model.save_pretrained(aside)
         lm.tokenizer.save_pretrained(aside)
@@ -147,6 +148,13 @@ def is_flat(history: Sequence[dict[str, float]]) -> bool:
     """
     *earlier, last = [line[HELD_OUT_LOSS] for line in history if HELD_OUT_LOSS in line] or [0.0]
     return bool(earlier) and last > (1 - MIN_FALL) * min(earlier)
+
+
+def _loss_at_the_end(history: Sequence[dict[str, float]], look: Callable[[], float]) -> float:
+    """The held-out loss behind the last step, which the log has where that loss ended the fitting."""
+    looks = {line["step"]: line[HELD_OUT_LOSS] for line in history if HELD_OUT_LOSS in line}
+    last = max(line["step"] for line in history)
+    return looks[last] if last in looks else look()
 
 
 def _n_steps(settings: NoiseLmSettings, n_texts: int, work: Path) -> int:

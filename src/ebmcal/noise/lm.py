@@ -249,7 +249,10 @@ def perplexity(loss: float) -> float:
     return math.exp(min(loss, 50.0))
 
 
-def prepare_packing(model: nn.Module) -> None:
-    """Use packed attention for training where the architecture allows it."""
+def prepare_training(model: nn.Module) -> None:
+    """Packed attention where the architecture allows it, and no second gradient of the size of the vocabulary."""
     if model.config.model_type in PACKED_LANGUAGE_MODELS:
         use_packing(model)
+    embeddings = model.get_input_embeddings()
+    if embeddings.weight is model.get_output_embeddings().weight and not torch.cuda.is_available():
+        embeddings.sparse = True  # the rows that were read are added to the head's gradient, which is dense
