@@ -406,6 +406,7 @@ WRONG = {
     "source": ({"noise_dataset": "splise"}, "Unknown noise source 'splise'. Did you mean 'splice'"),
     "no tokenizer": ({"noise_dataset": "splice", "processing_class": None}, "and the processing_class"),
     "energy": ({"energy": "hiden"}, "Unknown energy 'hiden'. Did you mean 'hidden'"),
+    "energy of a run": ({"energy": "sngp"}, "Unknown energy 'sngp'"),
 }
 
 
