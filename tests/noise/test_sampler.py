@@ -273,6 +273,27 @@ def test_rows_that_are_taken_in_change_nothing(lm, monkeypatch):
     assert bool(taken_in) == (lm.model.config.model_type != "opt") or taken_in
 
 
+def test_columns_that_no_row_needs_any_more_are_let_go(monkeypatch):
+    """Eighty rows of eight tokens at most, eight at a time: the cache is never as long as two of them in a row."""
+    lm = make_noise_lm("llama")
+    forward, _ = end_at(lm, 10_000)
+    lengths = []
+
+    def measured(past_key_values, **kwargs):
+        out = forward(past_key_values=past_key_values, **kwargs)
+        lengths.append(past_key_values.get_seq_length())
+        return out
+
+    monkeypatch.setattr(lm.model, "forward", measured)
+    rng = np.random.default_rng(0)
+    layouts = [[Piece([], [5] * 3 + [lm.markers.write], [])] for _ in range(40)]
+    uniforms = [[rng.random(rng.integers(3, 9)) for _ in range(2)] for _ in layouts]
+    rows = sample(lm, layouts, uniforms, batch_rows=8)
+    assert [len(r.written[0]) for group in rows for r in group] == [len(u) for us in uniforms for u in us]
+    assert len(lengths) > 50
+    assert max(lengths) < 4 + 2 * 8
+
+
 def test_a_token_of_no_probability_is_never_drawn():
     logits = torch.tensor([[0.0, -1e9, 0.0]]).repeat(3, 1)
     drawn = draw_from_top_k(logits, torch.tensor([0.0, 0.5, 1 - 1e-16], dtype=torch.float64), k=3)

@@ -172,6 +172,8 @@ def _refill(lm: NoiseLm, waiting: _Waiting, running: Running, rows: list[Row], t
     enough = running.joins and len(free) > REFILL_AT * len(rows)
     groups = waiting.take(len(free), at_least_one=False) if enough else []
     if groups:
+        widths = running.real.sum(dim=1).tolist()
+        free.sort(key=lambda i: -widths[i])  # the longest first, so that their columns can be let go
         more, new_rows = _begin(lm, groups)
         running.replace(torch.tensor(free[: len(new_rows)], device=running.real.device), more)
         for i, row, token in zip(free, new_rows, _draw(lm, more.logits, new_rows, k), strict=False):
