@@ -50,8 +50,9 @@ bench: $(READY)
 # puts together what is done. Then the tables of the page.
 study: weights-base
 	for name in study other-texts noise ablations base-size mrpc; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
-	$(BIN)/python benchmarks/layers.py results/study --rows 200
+	for name in study base-size; do $(BIN)/python benchmarks/layers.py results/$$name --rows 200 || exit 1; done
 	$(BIN)/python benchmarks/study_tables.py results/study --beside results/other-texts
+	$(BIN)/python benchmarks/study_tables.py results/base-size --tables by-task differences post-hoc layers
 	$(BIN)/python benchmarks/energy_temperature.py results/study
 	$(BIN)/python benchmarks/variant_tables.py results/noise --method hidden --as splice
 	$(BIN)/python benchmarks/variant_tables.py results/ablations --method hidden-smoothing --as "as in the study"

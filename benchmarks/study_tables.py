@@ -169,12 +169,14 @@ def shift(study: Study) -> str:
 
 def detection(study: Study) -> str:
     """Telling test texts from texts of elsewhere: AUROC by scores of the models, and by distances before training."""
-    names = _shifted(study)
-    lines = [["score", *(name.removeprefix("shift_") for name in names)]]
+    by_layer = read_csv(study.folder / "layers.csv")
+    names = list(dict.fromkeys(row["texts"] for row in by_layer))
+    lines = [["score", *names]]
     for kind, title in {"energy": "energy", "max_prob": "largest probability"}.items():
         for method in study.methods:
-            lines.append([f"{title}, `{method}`", *(_mean_auroc(study, method, name, kind) for name in names)])
-    by_layer = read_csv(study.folder / "layers.csv")
+            lines.append(
+                [f"{title}, `{method}`", *(_mean_auroc(study, method, f"shift_{name}", kind) for name in names)]
+            )
     half = len({row["layer"] for row in by_layer}) // 2
     for kind, title in DISTANCES.items():
         for method in study.methods:
@@ -188,12 +190,12 @@ def detection(study: Study) -> str:
 
 def layers(study: Study) -> str:
     """Which layer of the finetuned encoder tells texts of elsewhere: AUROC by distances, means over all models."""
-    names, found = _shifted(study), read_csv(study.folder / "layers.csv")
-    shown = [name.removeprefix("shift_") for name in names]
+    found = read_csv(study.folder / "layers.csv")
+    shown = list(dict.fromkeys(row["texts"] for row in found))
     lines = [["layer", *(f"{title}: {name}" for title in DISTANCES.values() for name in shown)]]
     for layer in sorted({row["layer"] for row in found}, key=int):
         known = [[r for r in found if (r["layer"], r["score"]) == (layer, kind)] for kind in DISTANCES]
-        lines.append([layer, *(figure for rows in known for figure in _mean_aurocs(rows, names))])
+        lines.append([layer, *(figure for rows in known for figure in _mean_aurocs(rows, shown))])
     return markdown(lines)
 
 
@@ -203,8 +205,8 @@ def read_csv(path: Path) -> Rows:
 
 
 def _mean_aurocs(rows: Rows, names: Sequence[str]) -> list[str]:
-    """Of rows with `texts` and `auroc`: means for each name of shifted texts."""
-    found = [[float(row["auroc"]) for row in rows if f"shift_{row['texts']}" == name] for name in names]
+    """Of rows with `texts` and `auroc`: means for each name of texts."""
+    found = [[float(row["auroc"]) for row in rows if row["texts"] == name] for name in names]
     return [_number(statistics.fmean(values)) if values else "" for values in found]
 
 
@@ -310,8 +312,10 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("--beside", type=Path, nargs="*", default=[])
+    parser.add_argument("--tables", nargs="*", choices=TABLES, default=list(TABLES))
     options = parser.parse_args()
     folder, found = options.folder, Study.read(options.folder, options.beside)
-    for name, make in TABLES.items():
-        write_text(folder / "tables" / f"{name}.md", make(found))
-    print(f"{len(TABLES)} tables in {folder / 'tables'}")
+    (folder / "tables").mkdir(exist_ok=True)
+    for name in options.tables:
+        write_text(folder / "tables" / f"{name}.md", TABLES[name](found))
+    print(f"{len(options.tables)} tables in {folder / 'tables'}")
