@@ -34,7 +34,7 @@ def classify_around(encoder: nn.Module, batch: Pack, around: Around) -> tuple[Te
     stop at the word embeddings. Partners are drawn from torch's generator.
     """
     with word_embeddings(encoder) as seen:
-        logits, features = classify_with_features(encoder, batch)
+        logits, features = classify_with_features(encoder, batch, middle=False)
     partners = torch.randperm(len(logits), device=logits.device)
     likeness = F.cosine_similarity(features, features.detach()[partners]).sum()
     loss = F.cross_entropy(logits.float(), around.labels, reduction="sum")

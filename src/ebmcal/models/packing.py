@@ -251,14 +251,15 @@ def _logits(model: nn.Module, batch: Pack, states: Tensor) -> Tensor:
         return kind.head(model, first.float())
 
 
-def classify_with_features(model: nn.Module, batch: Pack) -> tuple[Tensor, Tensor]:
-    """Logits [n, C] and mean middle states [n, H] of one forward pass, packed where the model can be."""
+def classify_with_features(model: nn.Module, batch: Pack, *, middle: bool = True) -> tuple[Tensor, Tensor]:
+    """Logits [n, C] and mean middle (or last) states [n, H] of one forward pass, packed where the model can be."""
+    choose = middle_of if middle else _last_of
     if packs(model):
-        layers = _packed_layers(model, batch, every=True)
-        return _logits(model, batch, layers[-1]), _mean(middle_of(layers)[0], batch)
+        layers = _packed_layers(model, batch, every=middle)
+        return _logits(model, batch, layers[-1]), _mean(choose(layers)[0], batch)
     inputs = _padded_inputs(model, batch)
     found = model(**inputs, output_hidden_states=True)
-    return found.logits, _mean(middle_of(found.hidden_states)[inputs["attention_mask"].bool()], batch)
+    return found.logits, _mean(choose(found.hidden_states)[inputs["attention_mask"].bool()], batch)
 
 
 def middle_of(layers: Sequence[Tensor]) -> Tensor:
@@ -268,6 +269,10 @@ def middle_of(layers: Sequence[Tensor]) -> Tensor:
     still unlike the training texts (measured in `results/study/layers.csv`).
     """
     return layers[len(layers) // 2]
+
+
+def _last_of(layers: Sequence[Tensor]) -> Tensor:
+    return layers[-1]
 
 
 def classify_padded(model: nn.Module, batch: Pack) -> Tensor:
@@ -283,13 +288,12 @@ def _padded_inputs(model: nn.Module, batch: Pack) -> dict[str, Tensor]:
 
 def mean_states(model: nn.Module, batch: Pack, *, middle: bool = False) -> Tensor:
     """The mean of the last hidden states of each text, or of those half-way up: [n, H]."""
+    choose = middle_of if middle else _last_of
     if packs(model):
-        layers = _packed_layers(model, batch, every=middle)
-        return _mean((middle_of(layers) if middle else layers[-1])[0], batch)
+        return _mean(choose(_packed_layers(model, batch, every=middle))[0], batch)
     inputs = _padded_inputs(model, batch)
-    found = model.base_model(**inputs, output_hidden_states=middle)
-    states = middle_of(found.hidden_states) if middle else found.last_hidden_state
-    return _mean(states[inputs["attention_mask"].bool()], batch)
+    found = model.base_model(**inputs, output_hidden_states=True)
+    return _mean(choose(found.hidden_states)[inputs["attention_mask"].bool()], batch)
 
 
 def _mean(states: Tensor, batch: Pack) -> Tensor:  # [T, H] -> [n, H]
