@@ -1,6 +1,7 @@
 """`ebmcal.decide` with distances: measured by the model, kept with the rule, used by predict and serve alike."""
 
 import json
+import sys
 from dataclasses import replace
 
 import numpy as np
@@ -18,6 +19,7 @@ from ebmcal.metrics.distances import DISTANCES
 from ebmcal.model import load
 from ebmcal.runfolder import Cell, RunFolder
 from ebmcal.serve import create_app
+from ebmcal.storage.atomic import write_json
 from ebmcal.streaming import predict_file
 from serving import NAMES, call, running, save_classifier
 from tiny_models import SENTENCES
@@ -99,8 +101,61 @@ def test_a_rule_with_features_of_another_layer_is_refused(place, tmp_path):
     rule = ebmcal.decide(place / "model", place / "held_out.parquet", training=place / "train.csv")
     value = rule.to_json()
     del value["unusual"]["training"]["layer"]  # as an earlier version wrote it
-    with pytest.raises(EbmcalError, match="Fit it again"):
-        Rule.from_json(value)
+    write_json(tmp_path / "rule.json", value, checked=True)
+    with pytest.raises(EbmcalError, match=r"rule.json: The rule measures .* Fit it again: ebmcal decide.$"):
+        Rule.read(tmp_path / "rule.json")
+    with pytest.raises(SystemExit, match="0"):  # and is replaced where it was written to
+        main([
+            "decide", str(place / "model"), "--on", str(place / "held_out.parquet"), "--training",
+            str(place / "train.csv"), "--output", str(tmp_path / "rule.json"),
+        ])  # fmt: skip
+    assert Rule.read(tmp_path / "rule.json").unusual.by == "knn"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"training": {"shape": [0, 16], "float16": "", "labels": []}}, "damaged"),
+        ({"training": {"labels": [1]}}, "damaged"),
+        ({"scores": [None]}, "damaged"),
+        ({"training": {"shape": [120, 8], "labels": [0] * 120}}, "features of 8 numbers and the model of 16"),
+    ],
+)
+def test_features_that_do_not_fit_are_refused(place, tmp_path, changes, words):
+    rule = ebmcal.decide(place / "model", place / "held_out.parquet", training=place / "train.csv")
+    value = rule.to_json()
+    for name, change in changes.items():
+        value["unusual"][name] = value["unusual"][name] | change if isinstance(change, dict) else change
+    write_json(tmp_path / "rule.json", value, checked=True)
+    with pytest.raises(EbmcalError, match=words):
+        replace(load(place / "model"), fitted_rule=Rule.read(tmp_path / "rule.json")).predict(NEW)
+
+
+def test_torch_that_cannot_be_imported_leaves_the_energy(place, tmp_path, monkeypatch):
+    run, cell = RunFolder(tmp_path / "run"), Cell("hidden", 1)
+    folder = save_classifier(run.model(cell))
+    load(folder).predict(TRAINING).write(run.predictions(cell, "train"))
+    monkeypatch.setitem(sys.modules, "ebmcal.model", None)
+    with pytest.warns(UserWarning, match="cannot be imported.* So texts are unusual by their energy"):
+        assert ebmcal.decide(folder, place / "held_out.parquet").unusual.by == "energy"
+    with pytest.raises(EbmcalError, match="cannot be imported"):
+        ebmcal.decide(folder, place / "held_out.parquet", unusual_by="knn")
+
+
+def test_training_rows_of_another_model_or_kind_are_not_measured_from(place, tmp_path):
+    rows, run = ebmcal.Predictions.read(place / "held_out.parquet"), RunFolder(tmp_path / "run")
+    folder, train = save_classifier(run.model(Cell("hidden", 1))), run.predictions(Cell("hidden", 1), "train")
+    known = load(folder).predict(TRAINING)
+    for other, words in (
+        (replace(known, meta=known.meta | {"weights": "0"}), "training rows of another model: its weights"),
+        (replace(known, label_names=("x", "y", "z")), "x, y, z"),
+        (replace(known, text_pairs=TRAINING), "held-out rows are single texts and the training rows pairs"),
+    ):
+        other.write(train)
+        with pytest.warns(UserWarning, match=f"{words}.* So texts are unusual by their energy"):
+            assert ebmcal.decide(folder, rows).unusual.by == "energy"
+        with pytest.raises(EbmcalError, match=words):
+            ebmcal.decide(folder, rows, unusual_by="knn")
 
 
 def test_the_command_judges_by_the_same_distances(place, tmp_path, capsys):
@@ -159,3 +214,19 @@ def test_rows_to_judge_on_are_looked_at_before_a_rule_is_kept(place, tmp_path, c
         ])  # fmt: skip
     assert "distance_knn" in capsys.readouterr().err
     assert not (tmp_path / "rule.json").exists()
+
+
+def test_rows_to_judge_on_without_texts_leave_the_energy_and_say_so(place, tmp_path, capsys):
+    run, cell = RunFolder(tmp_path / "run"), Cell("hidden", 1)
+    folder = save_classifier(run.model(cell))
+    load(folder).predict(TRAINING).write(run.predictions(cell, "train"))
+    replace(ebmcal.Predictions.read(place / "held_out.parquet"), texts=None).write(tmp_path / "bare.parquet")
+    asked = ["decide", str(folder), "--on", str(place / "held_out.parquet"), "--judge", str(tmp_path / "bare.parquet")]
+    with pytest.raises(SystemExit, match="0"):
+        main(asked)
+    said = capsys.readouterr()
+    assert "to judge the rule on have no texts" in said.err
+    assert "Unusual: an energy" in said.out
+    with pytest.raises(SystemExit, match="1"):
+        main([*asked, "--training", str(place / "train.csv")])
+    assert "distance_knn" in capsys.readouterr().err

@@ -9,6 +9,8 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from ebmcal.calibrators.held_out import other_model
+from ebmcal.calibrators.in_model import label_names
 from ebmcal.decisions import Rule
 from ebmcal.decisions import decide as keep_rule
 from ebmcal.decisions.fitting import check_settings
@@ -60,7 +62,7 @@ def decide(
         except EbmcalError as error:
             if unusual_by is not None or training is not None:
                 raise
-            warnings.warn(f"{error} So texts are unusual by their energy.", stacklevel=2)
+            warnings.warn(f"{str(error).rstrip('.')}. So texts are unusual by their energy.", stacklevel=2)
             return rows, None
 
     return keep_rule(
@@ -77,32 +79,49 @@ def measured(
     given = training_texts(folder) if training is None else training
     require_extra("train", "torch", "transformers")
     from ebmcal.data.given import check_given
-    from ebmcal.model import load
 
     check_given(given)
+    try:
+        from ebmcal.model import load
+    except (ImportError, OSError) as error:
+        raise EbmcalError(f"torch or transformers is installed and cannot be imported: {error}.") from error
     return load(folder).measured(rows, by, given, progress=progress)
 
 
 def training_texts(folder: Path) -> Predictions:
-    """The training rows of a model of a run, as it predicted them."""
+    """The training rows of a model of a run, as it predicted them; refuses those of another model."""
     path = predictions_of_model(folder, "train")
     if path is None:
         raise EbmcalError(
             f"{folder} is not in the folder of a run, so its training texts are unknown, and distances are measured "
             "from them. Give them: training (--training FILE); or take --unusual-by energy."
         )
-    return Predictions.read(path)
+    rows = Predictions.read(path, label_names=label_names(folder))
+    if differing := other_model(rows.meta, folder):
+        raise EbmcalError(
+            f"{path} holds training rows of another model: {differing}. Give those of this one: training (--training "
+            "FILE); or take --unusual-by energy."
+        )
+    return rows
 
 
-def score_to_judge(rows: Predictions, unusual_by: str | None, model: object) -> str | None:
+def score_to_judge(rows: Predictions, unusual_by: str | None, model: Path | None, training: object) -> str | None:
     """What texts shall be unusual by in a rule that is then judged on these rows; left open, energy if it must be.
 
     Refuses rows that have neither the distances that were asked for nor texts to measure them of.
     """
-    can_measure = model is not None and rows.texts is not None
-    if unusual_by not in (None, ENERGY) and not can_measure:
-        unusual_scores(unusual_by, rows)
-    return unusual_by or (None if can_measure else ENERGY)
+    if model is not None and rows.texts is not None:
+        return unusual_by
+    asked = unusual_by or (NEAREST if training is not None else None)
+    if asked not in (None, ENERGY):
+        unusual_scores(asked, rows)
+    elif asked is None and model is not None and predictions_of_model(model, "train") is not None:
+        warnings.warn(
+            "The rows to judge the rule on have no texts (column text) to measure distances of. So texts are unusual "
+            "by their energy.",
+            stacklevel=2,
+        )
+    return asked or ENERGY
 
 
 def rows_to_judge(model: Path | None, source: str | PathLike[str], rule: Rule, *, normalize: bool) -> Predictions:

@@ -183,6 +183,7 @@ class Model:
                 f"{len(known)} training texts are too few to measure distances from; give {NEIGHBOURS} or more, better "
                 f"hundreds (up to {KEPT_TEXTS:,} are kept)."
             )
+        _require_same_kind(texts, known)
         _require_apart(texts, known)
         chosen = np.linspace(0, len(known) - 1, min(KEPT_TEXTS, len(known))).astype(int)
         found = self.features([known[i] for i in chosen], name="training texts", progress=progress)
@@ -355,6 +356,12 @@ def _texts_of(predictions: Predictions, what: str) -> list[Row]:
         raise EbmcalError(f"Distances are measured from texts, and the {what} have none (column text). Predict again.")
     pairs: Sequence[str | None] = predictions.text_pairs or [None] * predictions.n_rows
     return list(zip(predictions.texts, pairs, strict=True))
+
+
+def _require_same_kind(held_out: Sequence[Row], training: Sequence[Row]) -> None:
+    kinds = ["single texts" if rows[0][1] is None else "pairs" for rows in (held_out, training)]
+    if kinds[0] != kinds[1]:
+        raise EbmcalError(f"The held-out rows are {kinds[0]} and the training rows {kinds[1]}. Give one kind.")
 
 
 def _require_apart(held_out: Sequence[Row], training: Sequence[Row]) -> None:

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+import transformers as hf
 
 from ebmcal.models import packing
 from ebmcal.models.classifier import EnergyClassifier
@@ -91,6 +92,34 @@ def test_other_architectures_are_padded(kind):
 def split(batch):
     cuts = np.cumsum(batch.lengths)[:-1]
     return zip(np.split(batch.input_ids.numpy(), cuts), np.split(batch.token_types.numpy(), cuts), strict=True)
+
+
+_IDS = {"pad_token_id": 0, "eos_token_id": 3, "decoder_start_token_id": 0}
+_BART = {f"{side}_{name}": 2 for side in ("encoder", "decoder") for name in ("layers", "attention_heads", "ffn_dim")}
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"),
+    [
+        ("Bart", {"d_model": 16, "max_position_embeddings": 64, "dropout": 0.0, **_BART, **_IDS}),
+        ("T5", {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "dropout_rate": 0.0, **_IDS}),
+    ],
+)
+def test_middle_states_of_an_encoder_with_a_decoder_are_the_encoders(name, settings):
+    torch.manual_seed(0)
+    config = getattr(hf, f"{name}Config")(vocab_size=120, num_labels=3, **settings)
+    model = getattr(hf, f"{name}ForSequenceClassification")(config).eval()
+    batch = pack([np.array([5, 6, 3]), np.array([7, 8, 9, 10, 3])])
+    with torch.no_grad():
+        logits, features = packing.classify_with_features(model, batch)
+        alone = model.get_encoder()(input_ids=torch.tensor([[5, 6, 3]]), output_hidden_states=True).hidden_states[1]
+        torch.testing.assert_close(features, packing.mean_states(model, batch, middle=True))
+        torch.testing.assert_close(features[0], alone[0].mean(dim=0))
+        torch.testing.assert_close(logits, packing.classify_padded(model, batch))
+
+
+def test_a_model_without_a_limit_has_no_longest_text():
+    assert packing.longest_text(hf.XLNetConfig()) is None
 
 
 def test_classify_padded_is_the_same_for_a_packable_architecture():

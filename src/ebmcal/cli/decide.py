@@ -57,7 +57,7 @@ def decide(
     with as_notices():
         if judge is not None:  # refused before anything is written
             judged_on = predictions_as_decided(model, judge, normalize=normalize)
-            unusual_by = score_to_judge(judged_on, unusual_by, model)
+            unusual_by = score_to_judge(judged_on, unusual_by, model, training)
         rule = fit(
             model, on, output=output, max_error=max_error, confidence=confidence, score=score, coverage=coverage,
             sets=sets, false_alarms=false_alarms, unusual_by=unusual_by, training=training, normalize=normalize,
@@ -86,8 +86,8 @@ def _said_by(place: Path) -> str:
 
 def _check_places(model: Path | None, output: Path | None) -> None:
     """Refuse a rule that would go nowhere, or over a file that is no rule."""
-    from ebmcal.decisions import Rule
     from ebmcal.errors import EbmcalError
+    from ebmcal.storage.atomic import read_json
 
     if model is None and output is None:
         raise EbmcalError("Where shall the rule go? Name a model folder, or a JSON file with --output.")
@@ -95,6 +95,8 @@ def _check_places(model: Path | None, output: Path | None) -> None:
         raise EbmcalError(f"--output is {output}; a rule is a .json file.")
     if output is not None and output.exists():
         try:
-            Rule.read(output)
-        except (EbmcalError, OSError) as error:
-            raise EbmcalError(f"{output} is there already and is not a rule. Choose another name.") from error
+            kept = read_json(output)  # a rule of another version is one too
+        except (EbmcalError, OSError):
+            kept = None
+        if not isinstance(kept, dict) or "rule" not in kept:
+            raise EbmcalError(f"{output} is there already and is not a rule. Choose another name.")

@@ -14,7 +14,7 @@ from ebmcal.decisions.conformal import prediction_sets
 from ebmcal.decisions.risk import Promise
 from ebmcal.decisions.scores import Score
 from ebmcal.decisions.unusual import NAMES, Unusual
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, errors_of
 from ebmcal.predictions import Predictions
 from ebmcal.storage.atomic import read_json, write_json
 
@@ -243,6 +243,9 @@ def _read(path: str | PathLike[str]) -> Rule:
         known = " and ".join(map(str, READ))
         raise EbmcalError(f"{path} has format {value.get('format')}; this version reads {known}. Fit the rule again.")
     try:
-        return Rule.from_json(value)
+        with errors_of(path):
+            return Rule.from_json(value)
+    except EbmcalError:
+        raise
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise EbmcalError(f"{path} is damaged ({error!r}). Fit the rule again: ebmcal decide.") from error

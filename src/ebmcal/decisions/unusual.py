@@ -64,7 +64,7 @@ class TrainingFeatures:
             return DISTANCES[name](self.features, self.labels)
         known = self.labels >= 0
         if not known.any():
-            raise EbmcalError(f"{name} needs the labels of the training texts. Name their column, or take knn.")
+            raise EbmcalError(f"{name} needs the labels of the training texts: a column label. Or take knn.")
         return DISTANCES[name](self.features[known], self.labels[known])
 
     def to_json(self) -> dict[str, Any]:
@@ -79,7 +79,10 @@ class TrainingFeatures:
                 "The rule measures distances by features of another version. Fit it again: ebmcal decide."
             )
         features = np.frombuffer(base64.b64decode(value["float16"]), dtype="<f2").reshape(value["shape"])
-        return cls(features, np.array(value["labels"], dtype=np.int64))
+        labels = np.array(value["labels"], dtype=np.int64)
+        if features.ndim != 2 or labels.shape != (len(features),) or not features.size:
+            raise ValueError(f"features {list(features.shape)} of training texts with labels {list(labels.shape)}")
+        return cls(features, labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,8 +103,17 @@ class Unusual:
         """Features [n, H] → the distance of this rule by its name, [n]; None where it needs no features."""
         if self.training is None:
             return None
-        distance = self.training.distance(self.by)
-        return lambda features: {self.by: distance(features)}
+        distance, size = self.training.distance(self.by), self.training.features.shape[1]
+
+        def measured(features: np.ndarray) -> dict[str, np.ndarray]:
+            if features.shape[1] != size:
+                raise EbmcalError(
+                    f"The rule has features of {size} numbers and the model of {features.shape[1]}: it is for another "
+                    "model. Fit it again: ebmcal decide."
+                )
+            return {self.by: distance(features)}
+
+        return measured
 
     def to_json(self) -> dict[str, Any]:
         training = None if self.training is None else self.training.to_json()
@@ -112,11 +124,18 @@ class Unusual:
     def from_json(cls, value: dict[str, Any]) -> "Unusual":
         """Of the first format too, which knew energies only."""
         if "energies" in value:
-            return cls(value["false_alarms"], np.array(value["energies"]))
+            return cls(value["false_alarms"], _as_scores(value["energies"]))
         if value["by"] not in UNUSUAL_BY:
             raise ValueError(f"unusual by {value['by']!r}")
         training = None if value["training"] is None else TrainingFeatures.from_json(value["training"])
-        return cls(value["false_alarms"], np.array(value["scores"]), value["by"], training)
+        return cls(value["false_alarms"], _as_scores(value["scores"]), value["by"], training)
+
+
+def _as_scores(values: Any) -> np.ndarray:
+    scores = np.array(values, dtype=np.float64)
+    if scores.ndim != 1 or not np.isfinite(scores).all():
+        raise ValueError("scores of calibration texts that are not a list of numbers")
+    return scores
 
 
 def unusual_scores(by: str, predictions: Predictions) -> np.ndarray:

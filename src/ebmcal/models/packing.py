@@ -190,7 +190,7 @@ PACKED_ENCODERS: dict[str, PackedEncoder] = {
 
 def longest_text(config: Any) -> int | None:
     """Tokens that an encoder takes at most, from its config; None where there is no limit."""
-    limit = getattr(config, "max_position_embeddings", None)
+    limit = max(getattr(config, "max_position_embeddings", None) or 0, 0) or None  # XLNet has -1
     kind = PACKED_ENCODERS.get(config.model_type)
     return limit - (config.pad_token_id + 1) if limit and kind and kind.after_padding else limit
 
@@ -259,7 +259,8 @@ def classify_with_features(model: nn.Module, batch: Pack, *, middle: bool = True
         return _logits(model, batch, layers[-1]), _mean(choose(layers)[0], batch)
     inputs = _padded_inputs(model, batch)
     found = model(**inputs, output_hidden_states=True)
-    return found.logits, _mean(choose(found.hidden_states)[inputs["attention_mask"].bool()], batch)
+    layers = found.encoder_hidden_states if model.config.is_encoder_decoder else found.hidden_states
+    return found.logits, _mean(choose(layers)[inputs["attention_mask"].bool()], batch)
 
 
 def middle_of(layers: Sequence[Tensor]) -> Tensor:
@@ -292,7 +293,8 @@ def mean_states(model: nn.Module, batch: Pack, *, middle: bool = False) -> Tenso
     if packs(model):
         return _mean(choose(_packed_layers(model, batch, every=middle))[0], batch)
     inputs = _padded_inputs(model, batch)
-    found = model.base_model(**inputs, output_hidden_states=True)
+    reads = model.get_encoder() if model.config.is_encoder_decoder else model.base_model
+    found = reads(**inputs, output_hidden_states=True)
     return _mean(choose(found.hidden_states)[inputs["attention_mask"].bool()], batch)
 
 

@@ -41,7 +41,7 @@ def token_budget(config: Any, memory: float = 4e9) -> int:
     """Tokens whose activations fit in `memory` bytes: about 34 values of 4 bytes a layer and hidden unit."""
     hidden = getattr(config, "hidden_size", 768)
     layers = getattr(config, "num_hidden_layers", 12)
-    return max(512, int(memory / (34 * 4 * hidden * layers)))
+    return max(512, int(memory / (34 * 4 * hidden * max(layers, 1))))
 
 
 def score(
