@@ -80,4 +80,9 @@ def test_a_dry_run_sends_nothing(model, hub, monkeypatch, capsys):
         assert "USER/NAME" in capsys.readouterr().err
     assert not hub.asked
     assert not (model / "README.md").exists()
+    (model / "ebmcal.json").write_text('{"energy": "sngp"}')
+    with pytest.raises(SystemExit, match="1"):
+        main(["push", str(model), "me/films", "--dry-run"])
+    assert "Gaussian process" in capsys.readouterr().err
+    (model / "ebmcal.json").unlink()
     assert [path.name for path in sent_files(model)] == sorted(path.name for path in sent_files(model))

@@ -35,12 +35,7 @@ def push(
     require_extra("train", "huggingface_hub")
     check_name(name)
     folder = Path(model).expanduser()
-    sent_files(folder)  # refuses what is no model, before a card is written
-    if (folder / CARD_FILE).exists() and read_json(folder / CARD_FILE).get("energy") == "sngp":
-        raise EbmcalError(
-            "The last layer of an sngp model is a Gaussian process, which transformers does not know: on the hub it "
-            "would answer with wrong probabilities. Send a model of another method."
-        )
+    sent_files(folder)  # refuses what cannot be sent, before a card is written
     write_card(folder)
     files = sent_files(folder)
     from huggingface_hub import HfApi
@@ -79,7 +74,12 @@ def cards_to_come(model: str | Path) -> list[str]:
 
 
 def sent_files(model: str | Path) -> list[Path]:
-    """The files of a model folder that are sent, by name; refuses a folder that is damaged or holds no model."""
+    """The files of a model folder that are sent, by name; refuses what is damaged, no model, or no use there."""
     folder = model_folder(Path(model).expanduser())
     require_whole(folder)
+    if (folder / CARD_FILE).exists() and read_json(folder / CARD_FILE).get("energy") == "sngp":
+        raise EbmcalError(
+            "The last layer of an sngp model is a Gaussian process, which transformers does not know: on the hub it "
+            "would answer with wrong probabilities. Send a model of another method."
+        )
     return [p for p in sorted(folder.iterdir()) if p.is_file() and (p.suffix in SENT or p.name in CARD_FILES)]
