@@ -203,6 +203,19 @@ def test_predictions_without_texts_or_distances_are_refused(place):
         rule.decide(rows)
 
 
+def test_distances_of_other_features_are_not_the_rules(place):
+    rule = ebmcal.decide(place / "model", place / "held_out.parquet", training=place / "train.csv")
+    found = load(place / "model").predict(NEW)
+    assert rule.unusual.can_tell(found)
+    of_a_run = replace(found, meta={name: value for name, value in found.meta.items() if name != "distances"})
+    assert not rule.unusual.can_tell(of_a_run)
+    with pytest.raises(EbmcalError, match="were not measured by this rule"):
+        rule.decide(of_a_run)
+    np.testing.assert_array_equal(
+        rule.decide(replace(found, meta={})).p_values, rule.decide(found).p_values, "a CSV cannot say it"
+    )
+
+
 def test_rows_to_judge_on_are_looked_at_before_a_rule_is_kept(place, tmp_path, capsys):
     rows = ebmcal.Predictions.read(place / "held_out.parquet")
     replace(rows, distances={"knn": np.arange(60.0)}).write(tmp_path / "far.parquet")

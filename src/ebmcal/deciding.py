@@ -5,6 +5,7 @@ measure how far held-out texts are from training texts, and the features of thos
 """
 
 import warnings
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def score_to_judge(rows: Predictions, unusual_by: str | None, model: Path | None
         return unusual_by
     asked = unusual_by or (NEAREST if training is not None else None)
     if asked not in (None, ENERGY):
-        unusual_scores(asked, rows)
+        unusual_scores(asked, rows if model is None else replace(rows, distances=None))
     elif asked is None and model is not None and predictions_of_model(model, "train") is not None:
         warnings.warn(
             "The rows to judge the rule on have no texts (column text) to measure distances of. So texts are unusual "

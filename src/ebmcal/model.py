@@ -141,12 +141,18 @@ class Model:
         rows = given_rows(texts, self.columns_of(text_column, text_pair_column, label_column), self.label_names)
         self._check_kind(rows.texts)
         reporter = Console() if progress else Reporter()
+        measure = None if dropout_seed is not None else self.measure
+        meta = {
+            "model": str(self.folder),
+            "weights": self.weights,
+            **(_mark(self.rule) if measure else {}),
+            **rows.meta,
+        }
         with reporter.stage(f"{self.folder.name} on {rows.name}", len(rows.texts)) as advance:
             predictions = predict(
                 self.classifier, tokenize_in_memory(rows.texts, self.tokenizer, self.max_length),
                 labels=rows.labels, label_names=self.label_names, ids=rows.ids, texts=rows.texts,
-                meta={"model": str(self.folder), "weights": self.weights, **rows.meta}, progress=advance,
-                dropout_seed=dropout_seed, distances=None if dropout_seed is not None else self.measure,
+                meta=meta, progress=advance, dropout_seed=dropout_seed, distances=measure,
             )  # fmt: skip
         return self.finished(predictions, calibrated=calibrated)
 
@@ -197,7 +203,8 @@ class Model:
         """Predictions for texts with the distance by which a rule tells unusual ones, where it needs one."""
         if rule.unusual is None or rule.unusual.measure is None:
             return rows
-        return replace(rows, distances=rule.unusual.measure(self.features(_texts_of(rows, "rows"))))
+        far = rule.unusual.measure(self.features(_texts_of(rows, "rows")))
+        return replace(rows, distances=far, meta=rows.meta | _mark(rule))
 
     def finished(self, predictions: Predictions, *, calibrated: bool = True) -> Predictions:
         """What `predict` makes of the classifier's own logits and energies: folding undone, calibrator applied."""
@@ -349,6 +356,12 @@ class Model:
             logits = torch.from_numpy(logits_in(predictions) * temperature)
             energies = head.cpu().energies(logits).detach().numpy()
         return replace(predictions, energies=energies, meta=predictions.meta | {"folded_temperature": temperature})
+
+
+def _mark(rule: Rule | None) -> dict[str, str]:
+    """What says which rule distances were measured by."""
+    training = rule.unusual.training if rule is not None and rule.unusual is not None else None
+    return {} if training is None else {"distances": training.mark}
 
 
 def _texts_of(predictions: Predictions, what: str) -> list[Row]:

@@ -17,6 +17,7 @@ from ebmcal.decisions.scores import energies_of
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.distances import DISTANCES, Distance
 from ebmcal.predictions import Predictions
+from ebmcal.storage.checksums import fingerprint
 
 ENERGY, NEAREST = "energy", "knn"
 
@@ -67,6 +68,11 @@ class TrainingFeatures:
             raise EbmcalError(f"{name} needs the labels of the training texts: a column label. Or take knn.")
         return DISTANCES[name](self.features[known], self.labels[known])
 
+    @cached_property
+    def mark(self) -> str:
+        """What stands for them; predictions carry it with their distances (`meta["distances"]`)."""
+        return fingerprint(self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         raw = base64.b64encode(self.features.astype("<f2").tobytes()).decode("ascii")
         about = {"layer": LAYER, "shape": list(self.features.shape), "labels": self.labels.tolist()}
@@ -96,7 +102,20 @@ class Unusual:
 
     def p_values(self, predictions: Predictions) -> np.ndarray:
         """p [n]: the share of calibration texts, and of the text itself, whose score is as high or higher."""
-        return p_values(unusual_scores(self.by, predictions), self.scores)
+        scores = unusual_scores(self.by, predictions)
+        if not self.can_tell(predictions):
+            raise EbmcalError(
+                f"The distances of these predictions (distance_{self.by}) were not measured by this rule: those of a "
+                "run's files are from other features. Predict the texts again with the model that has the rule."
+            )
+        return p_values(scores, self.scores)
+
+    def can_tell(self, predictions: Predictions) -> bool:
+        """Whether predictions have the scores that the texts here have, as far as they say where those are from."""
+        if self.by == ENERGY:
+            return True
+        is_ours = self.training is None or predictions.meta.get("distances") == self.training.mark
+        return self.by in (predictions.distances or {}) and (is_ours or "energy" not in predictions.meta)
 
     @cached_property
     def measure(self) -> Callable[[np.ndarray], dict[str, np.ndarray]] | None:

@@ -218,7 +218,7 @@ def _decided(log: Log, known: Predictions, rule: Rule | None) -> tuple[np.ndarra
     """Which rows are unusual and abstained from: as the log says, else by the model's rule or usual energies."""
     unusual, abstained, rows = log.unusual, log.abstained, log.rows
     if rule is not None:
-        can_tell = rule.unusual is not None and (rule.unusual.by == ENERGY or rule.unusual.by in (rows.distances or {}))
+        can_tell = rule.unusual is not None and rule.unusual.can_tell(rows)
         asked = replace(
             rule, sets=None, abstention=rule.abstention if abstained is None else None,
             unusual=rule.unusual if unusual is None and can_tell else None,
