@@ -40,6 +40,20 @@ def test_temperature_is_chosen_where_it_helps_and_the_better_model_wins():
     assert said[2].startswith("hidden helped")
 
 
+@pytest.mark.parametrize(
+    ("runs", "is_said"),
+    [
+        ({"hidden-smoothing": 1.5}, True),
+        ({"hidden-smoothing": 1.0}, False),
+        ({"hidden-smoothing": 1.5, "hidden-entropy": 1.2}, False),
+        ({"label-smoothing": 1.5}, False),
+    ],
+)
+def test_what_calibrates_further_is_named_where_the_energy_was_not_enough(runs, is_said):
+    _, said = advice_for(baseline=draw(4.0), **{method: draw(scale) for method, scale in runs.items()})
+    assert any("try --methods hidden-entropy" in sentence for sentence in said) == is_said
+
+
 def test_a_difference_within_the_noise_is_called_none():
     rows = draw(1.5)
     jitter = np.random.default_rng(1).normal(0, 0.3, rows.logits.shape)

@@ -29,6 +29,9 @@ CALM = (0.9, 1.1)
 #: A temperature beyond these has run to its bound: the rows do not say what it should be.
 BOUNDS = (0.02, 50.0)
 
+#: The energy method that lowers confidence most: first in the study with a small encoder, too much for a larger one.
+FURTHER = "hidden-entropy"
+
 #: Fewer calibration rows than this say little.
 FEW_ROWS = 100
 
@@ -165,7 +168,20 @@ def sentences(found: Sequence[Candidate], chosen: Candidate, largest_class: floa
         )
         others = [c for c in found if not c.with_temperature and c.method != "baseline"]
         said += [_effect(min(others, key=lambda c: c.nll), base)] if base and others else []
+        said += _further(others)
     return said
+
+
+def _further(others: Sequence[Candidate]) -> list[str]:
+    """What calibrates more than the energy methods that were trained, where they are overconfident still."""
+    energies = [c for c in others if c.method in ("hidden", "hidden-smoothing") and is_inside(c.temperature)]
+    if any(c.method == FURTHER for c in others) or not energies or min(c.temperature for c in energies) <= CALM[1]:
+        return []
+    least = min(energies, key=lambda c: c.temperature)
+    return [
+        f"{least.method} is overconfident still (temperature {least.temperature:.2f}): try --methods {FURTHER}, which "
+        "also asks for no label on noise."
+    ]
 
 
 def cautions(found: Sequence[Candidate], labels: np.ndarray, names: Sequence[str], n_test: int | None) -> list[str]:
