@@ -1,6 +1,6 @@
 """Figures in pages come from files of results, by templates: nobody types them, so none can be wrong or old.
 
-{{ run_value("docs/results/demo-splice.json", "nll", "hidden") }}          one figure of a run's metrics.json
+{{ run_value("docs/results/demo-splice.json", "nll", "hidden-smoothing") }}  one figure of a run's metrics.json
 {{ run_table("docs/results/demo-splice.json", "accuracy nll") }}           a table of its rows
 {{ json_value("benchmarks/cost.json", "training.tokens", ".0f") }}         any value of a JSON file
 {{ cell("results/study/cells.csv", "nll", run="rt", method="hidden") }} mean over the rows of a CSV file

@@ -92,5 +92,5 @@ def test_a_figure_that_is_not_there_is_an_error(tools):
 
 def test_a_figure_is_that_of_the_file(tools):
     demo = '"docs/results/demo-splice.json"'
-    page = f'{{{{ run_value({demo}, "nll", "hidden") }}}} {{{{ json_value({demo}, "rows.0.n_rows", "d") }}}}'
-    assert tools("figures").fill(page, "here.md") == ".757 500"
+    page = f'{{{{ run_value({demo}, "nll", "hidden-smoothing") }}}} {{{{ json_value({demo}, "rows.0.n_rows", "d") }}}}'
+    assert tools("figures").fill(page, "here.md") == ".571 500"
