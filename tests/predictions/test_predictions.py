@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ebmcal.errors import EbmcalError
@@ -392,6 +392,7 @@ def test_a_flipped_bit_in_the_data_of_a_parquet_is_noticed(tmp_path):
         Predictions.read(path)
 
 
+@pytest.mark.filterwarnings("ignore:The labels are numbers")
 @settings(max_examples=150, deadline=None)
 @given(
     st.sampled_from(SUFFIXES),
@@ -416,7 +417,9 @@ def test_garbage_never_raises_anything_else(tmp_path_factory, suffix, raw, flips
 cell = st.one_of(st.none(), st.booleans(), st.integers(-3, 5), st.floats(), st.text(max_size=4), st.just([1]))
 
 
+@pytest.mark.filterwarnings("ignore:The labels are numbers")  # said of rows that may be read
 @settings(max_examples=150, deadline=None)
+@example([{"label": False, "prob_a": False}])
 @given(
     st.lists(
         st.dictionaries(
