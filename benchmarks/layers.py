@@ -66,7 +66,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--rows", type=int, help="texts of each file; those of shift.yaml by default")
-    parser.add_argument("--methods", default="baseline,hidden-smoothing", help="names with commas")
+    parser.add_argument("--methods", default="baseline,hidden-smoothing,hidden-entropy", help="names with commas")
     given = parser.parse_args()
     study, shift = (
         yaml.safe_load((given.folder / f"{n}.yaml").read_text(encoding="utf-8")) for n in ("study", "shift")
