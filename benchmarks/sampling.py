@@ -23,6 +23,7 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
 from ebmcal.models.loading import load_language_model, quiet
+from ebmcal.models.memory import reuse_freed_memory
 from ebmcal.models.packing import pack, pad
 from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_training
 from ebmcal.noise.masking import Markers, Piece, to_sequence
@@ -182,6 +183,7 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
+    reuse_freed_memory()  # as every training and sampling does; the peers have it here too
     load, results = os.getloadavg()[0], []
     for name in options.lm or SIZES:
         if options.only != "finetuning":

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ebmcal.models.memory import reuse_freed_memory
 from ebmcal.noise.decoding import Running, prepare_decoding
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Ids, Markers, Piece, assemble
@@ -120,6 +121,7 @@ def sample(
     The numbers' length bounds how many tokens a row may draw; a row that reaches it, or the LM's last position, is
     `unfinished`.
     """
+    reuse_freed_memory()
     lm.model.eval()
     prepare_decoding(lm.model)
     rooms = [lm.positions - len(pieces[0].read) for pieces in layouts]

@@ -14,6 +14,7 @@ from transformers import PrinterCallback, Trainer, TrainingArguments
 
 from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.models.loading import quiet
+from ebmcal.models.memory import reuse_freed_memory
 from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import explaining_disk
 from ebmcal.training.callbacks import CompleteCheckpoints, Progress, StopOnSignal, checkpoints, last_checkpoint, step_of
@@ -142,6 +143,7 @@ def gathered_weights(trainer: Trainer) -> dict[str, Any] | None:
 
 def run(trainer: Trainer, title: str, reporter: Reporter) -> None:
     """Train to the end, from the newest whole checkpoint if there is one; a signal saves a checkpoint and stops."""
+    reuse_freed_memory()
     folder, total = Path(trainer.args.output_dir), trainer.args.max_steps
     start = last_checkpoint(folder, lambda line: reporter.say(f"{title}: {line}"))
     done = step_of(start) if start else 0
