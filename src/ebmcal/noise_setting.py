@@ -15,7 +15,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 #: Choices whose tables need torch. A test keeps them equal to the tables.
 MODE_NAMES = ("infill", "continue", "gaps", "plain", "half")
 ONLINE_SOURCES = ("splice", "far", "mlm")
-SPLICE_FORMS = ("same-label", "other-label", "middle")
+SPLICE_FORMS = ("same-label", "other-label", "middle", "halves", "several")
 
 
 @dataclass(frozen=True)

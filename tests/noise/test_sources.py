@@ -1,6 +1,7 @@
 """Noise made from the training texts: what each source writes, and that it never fails on odd texts."""
 
 from collections import Counter
+from itertools import groupby, pairwise
 
 import numpy as np
 import pytest
@@ -9,13 +10,16 @@ from hypothesis import strategies as st
 
 from ebmcal.noise.sources import (
     MOST_TEXTS,
+    WAYS,
     Far,
     Others,
     Splice,
     draw_words,
     join,
+    join_halves,
     replace_middle,
     shuffle,
+    take_turns,
     to_words,
 )
 from tiny_models import SENTENCES
@@ -55,7 +59,8 @@ SINGLE = Pool(APART)
 PAIRS = Pool(list(zip(APART, APART[7:], strict=False)))
 SOURCES = {
     "splice": Splice(), "same-label": Splice("same-label"), "other-label": Splice("other-label"),
-    "middle": Splice("middle"), "far": Far(), "others": Others(Pool(["a page of a book", "another page"])),
+    "middle": Splice("middle"), "halves": Splice("halves"), "several": Splice("several"), "far": Far(),
+    "others": Others(Pool(["a page of a book", "another page"])),
 }  # fmt: skip
 
 
@@ -149,6 +154,28 @@ def test_words_of_another_text_in_the_middle():
         assert all(word == "abcde"[i] for i, word in enumerate(words) if own[i])
 
 
+def test_halves_are_half_of_each():
+    assert join_halves("a b c d", "v w x y z", np.random.default_rng(0)) == ("a b y z", 0.5)
+    assert join_halves("a b c", "v", np.random.default_rng(0)) == ("a b v", pytest.approx(2 / 3))
+
+
+def test_several_cuts_take_turns():
+    """Two to four changes from one text to the other and back; each piece is a run of its text, in its order."""
+    counts = Counter()
+    for seed in range(300):
+        text, share = take_turns("a b c d e f g h", "r s t u v w x y z", np.random.default_rng(seed))
+        words = text.split()
+        own = [word in "abcdefgh" for word in words]
+        assert len(words) == 8
+        assert sum(own) / 8 == pytest.approx(share)
+        assert all(word == "abcdefgh"[i] for i, word in enumerate(words) if own[i])
+        runs = ["".join(run) for mine, run in groupby(words, key=lambda word: word in "abcdefgh") if not mine]
+        assert all(run in "rstuvwxyz" for run in runs)
+        counts[sum(a != b for a, b in pairwise(own))] += 1
+    assert set(counts) == {2, 3, 4}
+    assert min(counts.values()) > 60
+
+
 @pytest.mark.parametrize(
     ("text", "other", "expected"),
     [
@@ -212,7 +239,7 @@ def test_texts_of_a_file():
 with_words = st.text(max_size=40).filter(lambda text: text.strip())
 
 
-@pytest.mark.parametrize("name", ["splice", "same-label", "other-label", "middle", "far"])
+@pytest.mark.parametrize("name", ["splice", "same-label", "other-label", *WAYS, "far"])
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(with_words, min_size=1, max_size=6), seed=st.integers(0, 2**32))
 @example(rows=ODD, seed=0)
@@ -229,7 +256,7 @@ def test_odd_texts_give_texts(name, rows, seed):
     assert second.strip()
 
 
-@pytest.mark.parametrize("name", ["splice", "middle", "far"])
+@pytest.mark.parametrize("name", ["splice", *WAYS, "far"])
 @settings(max_examples=40, deadline=None)
 @given(rows=st.lists(st.sampled_from(["", " ", "\t\n", "a", "a b"]), min_size=1, max_size=4), seed=st.integers(0, 99))
 def test_blank_texts_do_no_harm(name, rows, seed):

@@ -71,7 +71,8 @@ class Splice(OneByOne):
     """The beginning of one text and the end of another, about as long as the first.
 
     Of a pair, one sentence is spliced, or the second sentence is that of another row. Forms: `same-label` and
-    `other-label` choose the second text by its label; `middle` puts words of another text inside the first.
+    `other-label` choose the second text by its label; `middle` puts words of another text inside the first, `halves`
+    cuts in the middle, `several` cuts two to four times.
     """
 
     form: str = ""
@@ -79,7 +80,7 @@ class Splice(OneByOne):
     def write(self, texts: TextRows, rng: np.random.Generator) -> Written:
         chosen = self._two(texts, rng)
         first, other = texts.rows(chosen)
-        mend = replace_middle if self.form == "middle" else join
+        mend = WAYS.get(self.form, join)
         if first[1] is None:
             text, share = mend(first[0], other[0], rng)
             return Written((text, None), (*chosen, share))
@@ -173,6 +174,20 @@ def join(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
     """
     words, ends, space = _alike(text, other)
     cut = int(rng.integers(1, len(words))) if len(words) > 1 else len(words)
+    return _join_at(cut, words, ends, space)
+
+
+def join_halves(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
+    """The first half of a text and as many words of the end of another; the share of the first.
+
+    >>> join_halves("one two three four", "a b c d e f", np.random.default_rng(0))
+    ('one two e f', 0.5)
+    """
+    words, ends, space = _alike(text, other)
+    return _join_at((len(words) + 1) // 2, words, ends, space)
+
+
+def _join_at(cut: int, words: list[str], ends: list[str], space: str) -> tuple[str, float]:
     tail = ends[-max(1, len(words) - cut) :]
     return space.join(words[:cut] + tail), cut / max(1, cut + len(tail))
 
@@ -189,6 +204,30 @@ def replace_middle(text: str, other: str, rng: np.random.Generator) -> tuple[str
     n = int(rng.integers(1, min(len(words) - 1, len(others)) + 1))
     start, taken = int(rng.integers(len(words) - n + 1)), int(rng.integers(len(others) - n + 1))
     return space.join(words[:start] + others[taken : taken + n] + words[start + n :]), 1 - n / len(words)
+
+
+def take_turns(text: str, other: str, rng: np.random.Generator) -> tuple[str, float]:
+    """A text that is cut at two to four places, every second piece replaced by as many words of another; its own share.
+
+    >>> take_turns("one two three four five", "a b c d e f", np.random.default_rng(0))
+    ('one a three b five', 0.6)
+    """
+    words, others, space = _alike(text, other)
+    if len(words) < 3 or not others:
+        return join(text, other, rng)
+    n_cuts = int(rng.integers(2, min(4, len(words) - 1) + 1))
+    cuts = np.sort(rng.choice(len(words) - 1, n_cuts, replace=False)) + 1
+    pieces = [piece.tolist() for piece in np.split(np.array(words, dtype=object), cuts)]
+    for i in range(1, len(pieces), 2):
+        n = min(len(pieces[i]), len(others))
+        start = int(rng.integers(len(others) - n + 1))
+        pieces[i] = others[start : start + n]
+    n_own = sum(map(len, pieces[::2]))
+    return space.join(word for piece in pieces for word in piece), n_own / sum(map(len, pieces))
+
+
+#: Forms of splice that cut in another way.
+WAYS = {"middle": replace_middle, "halves": join_halves, "several": take_turns}
 
 
 def shuffle(text: str, rng: np.random.Generator) -> str:
