@@ -55,7 +55,7 @@ study: weights-base
 	$(BIN)/python benchmarks/study_tables.py results/pairs --tables by-task
 	$(BIN)/python benchmarks/study_tables.py results/base-size --tables by-task differences post-hoc layers
 	$(BIN)/python benchmarks/energy_temperature.py results/study
-	$(BIN)/python benchmarks/variant_tables.py results/noise --method hidden --as splice
+	$(BIN)/python benchmarks/variant_tables.py results/noise --method hidden --as splice --examples
 	$(BIN)/python benchmarks/variant_tables.py results/ablations --method hidden-smoothing --as "as in the study"
 	$(BIN)/python docs/_site/readme.py
 

@@ -1,18 +1,20 @@
 """A study: the cells of a benchmark file, run, gathered and tabulated; what is finished is not done again.
 
-    python benchmarks/study.py results/noise --data-dir GLUE     # runs what is missing, then gathers
-    python benchmarks/study.py results/noise --gather            # only gathers what the run folders have
+    python benchmarks/study.py results/noise             # runs what is missing, then gathers
+    python benchmarks/study.py results/noise --gather    # only gathers what the run folders have
 
 `results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md); `shift.yaml`, where there is one, names
 texts from elsewhere that the finished models are run on. Beside them go `cells.csv`, a row for each cell, test set and
-post-hoc calibrator with every metric; `table.md`, means over seeds; `predictions/`, the logits, labels and energies of
-calibration, test, held-out noise and shifted rows, without texts; and `history/`, the test figures during training.
-Everything but the run folders is committed; figures of cells whose run folder is gone stay.
+post-hoc calibrator with every metric; `table.md`, means over seeds; `examples.json`, some noise texts; `predictions/`,
+the logits, labels and energies of calibration, test, held-out noise and shifted rows, without texts; and `history/`,
+the test figures during training. Everything but the run folders is committed; figures of cells whose run folder is
+gone stay.
 """
 
 import argparse
 import csv
 import io
+import json
 import statistics
 import subprocess
 import sys
@@ -37,6 +39,9 @@ from ebmcal.storage.atomic import read_json, write_text
 
 #: Splits whose predictions are kept beside the figures.
 KEPT = ("calibration", "test", "noise")
+
+#: Noise texts of a run that are kept to be looked at, and words that they have at least.
+EXAMPLES, EXAMPLE_WORDS = 4, 8
 
 #: Columns of the table: key in `cells.csv`, heading, digits.
 SHOWN = {
@@ -128,7 +133,18 @@ def gather(folder: Path) -> None:
     write_text(folder / "table.md", table(rows))
     for name, run in found.items():
         _keep_predictions(run, folder / "predictions" / name)
+    _keep_examples(found, folder / "examples.json")
     print(f"{len(rows)} rows of {len(found)} of {len(names)} runs in {folder / 'cells.csv'}")
+
+
+def _keep_examples(runs: dict[str, RunFolder], path: Path) -> None:
+    """The first noise texts of each run that are long enough to show something, as their source wrote them."""
+    kept: dict[str, list[dict[str, Any]]] = read_json(path) if path.exists() else {}
+    for name, run in runs.items():
+        if run.noise_examples.exists():
+            long = [e for e in read_json(run.noise_examples) if len(e["noise"].split()) >= EXAMPLE_WORDS]
+            kept[name] = [{key: e[key] for key in ("masked", "noise")} for e in long[:EXAMPLES]]
+    write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 
 
 def _gone(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -1,18 +1,20 @@
 """Variants of one setting beside the study's own cells, task by task: sources of noise, weights, methods.
 
-    python benchmarks/variant_tables.py results/noise --method hidden --as splice
+    python benchmarks/variant_tables.py results/noise --method hidden --as splice --examples
     python benchmarks/variant_tables.py results/ablations --method hidden-smoothing --as "as in the study"
 
 A run of the folder is called TASK-VARIANT. Cells of `--study` with the same task, of the baseline and of `--method`,
-stand beside them under the name `--as`. Writes `tables/variants.md`: means over seeds ± their standard deviation.
+stand beside them under the name `--as`. Writes `tables/variants.md`: means over seeds ± their standard deviation;
+with `--examples` `tables/examples.md`, noise texts of each variant.
 """
 
 import argparse
+import html
 import statistics
 from pathlib import Path
 from typing import Any
 
-from ebmcal.storage.atomic import write_text
+from ebmcal.storage.atomic import read_json, write_text
 from study_tables import BASELINE, Rows, markdown, read_csv, spread
 
 DEV = "temperature (dev)"
@@ -32,15 +34,27 @@ def table(rows: Rows) -> str:
     groups: dict[tuple[str, str, str], Rows] = {}
     for row in rows:
         groups.setdefault((row["task"], row["variant"], row["method"]), []).append(row)
-    lines = [["task", "variant", "method", "seeds", *SHOWN, *TOLD, "seconds"]]
+    lines = [["task", "variant", "method", "seeds", *SHOWN, *TOLD]]
     for (task, variant, method), members in sorted(groups.items(), key=lambda item: item[0][0]):
         seeds = {row["seed"] for row in members}
         figures = [_figure(members, key, posthoc) for key, posthoc in SHOWN.values()]
         told = [_plain(members, key, ".2f") for key in TOLD.values()]
-        lines.append(
-            [task, variant, f"`{method}`", str(len(seeds)), *figures, *told, _plain(members, "seconds", ".0f")]
-        )
+        lines.append([task, variant, f"`{method}`", str(len(seeds)), *figures, *told])
     return markdown(lines)
+
+
+def examples(folder: Path, study: Path, name: str) -> str:
+    """Noise texts of each variant, of the last task that has it."""
+    *_, own = read_json(study / "examples.json").values()
+    found = {name: own} | {
+        run.split("-", 1)[1]: texts for run, texts in read_json(folder / "examples.json").items() if texts
+    }
+    lines = [[variant, "<br>".join(_escape(e["noise"]) for e in texts)] for variant, texts in found.items()]
+    return markdown([["source", "texts"], *lines])
+
+
+def _escape(text: str) -> str:
+    return html.escape(" ".join(text.split()), quote=False).replace("|", "&#124;")
 
 
 def _values(rows: Rows, key: str, posthoc: str) -> list[float]:
@@ -75,8 +89,11 @@ if __name__ == "__main__":
     parser.add_argument("--study", type=Path, default=Path("results/study"))
     parser.add_argument("--method", required=True)
     parser.add_argument("--as", dest="name", required=True)
+    parser.add_argument("--examples", action="store_true", help="noise texts of each variant, too")
     given = parser.parse_args()
     target = given.folder / "tables" / "variants.md"
     target.parent.mkdir(exist_ok=True)
     write_text(target, table(read(given.folder, given.study, given.method, given.name)))
+    if given.examples:
+        write_text(target.with_name("examples.md"), examples(given.folder, given.study, given.name))
     print(target)
