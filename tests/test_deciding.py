@@ -243,3 +243,20 @@ def test_rows_to_judge_on_without_texts_leave_the_energy_and_say_so(place, tmp_p
     with pytest.raises(SystemExit, match="1"):
         main([*asked, "--training", str(place / "train.csv")])
     assert "distance_knn" in capsys.readouterr().err
+
+
+@pytest.mark.filterwarnings("ignore:.*rows are few", "ignore:The temperature did not settle")
+def test_a_rule_that_is_not_for_what_is_saved_stays_behind_with_a_word(place, tmp_path):
+    ebmcal.decide(place / "model", place / "held_out.parquet", unusual_by="energy")
+    model = load(place / "model")
+    held_out = {"text": HELD_OUT, "label": [NAMES[i % 3] for i in range(60)]}
+    calibrated = model.calibrate(held_out)
+    for fold in (False, True):
+        with pytest.warns(UserWarning, match="The rule to decide by is not saved: its promise is for other logits"):
+            saved = calibrated.save(tmp_path / f"saved-{fold}", fold=fold)
+        assert attached_rule(saved) is None
+    assert attached_rule(model.save(tmp_path / "whole")) is not None
+    old = json.loads((tmp_path / "whole" / RULE_FILE).read_text()) | {"format": 0}
+    (tmp_path / "whole" / RULE_FILE).write_text(json.dumps(old))
+    with pytest.warns(UserWarning, match="not saved: .*[Ff]it"):
+        assert attached_rule(load(tmp_path / "whole").save(tmp_path / "copy")) is None

@@ -313,7 +313,9 @@ class Model:
     def save(self, folder: str | Path, *, fold: bool = False) -> Path:
         """Write the model with its calibrator into a folder, in place of a model that is there; `load` reads it.
 
-        `fold` divides the last layer by the temperature instead: plain transformers is then calibrated as well.
+        `fold` divides the last layer by the temperature instead: plain transformers is then calibrated as well (not of
+        `sngp`, whose last layer it cannot read). A rule whose promise is not for what is saved stays behind, with a
+        warning.
         """
         folder = Path(folder).expanduser()
         if fold and self.calibrator is None:
@@ -327,7 +329,7 @@ class Model:
             for name in CARD_FILES:  # not sealed: it may be edited
                 if (self.folder / name).is_file():
                     shutil.copy(self.folder / name, folder / name)
-        rule = None if fold else self._rule_to_keep()  # its promise is for the logits as they are
+        rule = self._rule_to_keep(fold)
         if self.calibrator is not None:
             (attach_folded if fold else attach)(folder, self.calibrator)
         (folder / RULE_FILE).unlink(missing_ok=True)
@@ -335,9 +337,15 @@ class Model:
             attach_rule(folder, rule)
         return folder
 
-    def _rule_to_keep(self) -> Rule | None:
-        with contextlib.suppress(EbmcalError):  # of another model or calibrator: not worth keeping
-            return self.rule
+    def _rule_to_keep(self, fold: bool) -> Rule | None:
+        try:
+            rule = self.rule
+            if (rule is None and attached_rule(self.folder) is None) or (rule is not None and not fold):
+                return rule
+            reason = "its promise is for other logits than those that are saved"
+        except EbmcalError as error:  # of another model, or version
+            reason = str(error).rstrip(".")
+        warnings.warn(f"The rule to decide by is not saved: {reason}. Fit one for this model: decide", stacklevel=3)
         return None
 
     def _files(self) -> list[Path]:
