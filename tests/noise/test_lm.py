@@ -314,7 +314,7 @@ def test_an_lm_of_another_version_is_refused(texts, tmp_path):
     card = fit(replace(SETTINGS, steps=0), texts, texts, tmp_path / "lm", Reporter())
     for there in (card | {"format": 1}, {k: v for k, v in card.items() if k != "format"}):
         (tmp_path / "lm" / CARD).write_text(json.dumps(there))
-        with pytest.raises(EbmcalError, match=r"made by another version \(format 1; this one reads 2\).*noise fit"):
+        with pytest.raises(EbmcalError, match=r"made by another version \(format 1; this one reads 3\).*noise fit"):
             NoiseLm.load(tmp_path / "lm")
 
 
@@ -325,10 +325,12 @@ def test_an_lm_may_read_the_label_first(texts):
     masked = np.arange(len(ids)) == 1
     for label, name in enumerate(told.label_names):
         (piece,) = told.lay_out(ids, masked, label)
-        assert lm.tokenizer.decode(piece.before) == f"{name}:\n"
+        assert piece.before[0] == lm.markers.end
+        assert lm.tokenizer.decode(piece.before[1:]) == f"{name}:\n"
         sequence, learn = to_sequence([piece], lm.markers)
         assert not learn[: len(piece.before)].any()
-        assert sequence[len(piece.before) :].tolist() == to_sequence(lm.lay_out(ids, masked), lm.markers)[0].tolist()
+        untold = to_sequence(lm.lay_out(ids, masked), lm.markers)[0].tolist()
+        assert [sequence[0], *sequence[len(piece.before) :]] == untold
     assert told.lay_out(ids, masked, -1) == lm.lay_out(ids, masked, 1) == lm.lay_out(ids, masked)
     of_zero, of_one = (MaskedTexts(told, [ids], 1, 0, np.array([label]))[0][0].tolist() for label in (0, 1))
     assert of_zero != of_one

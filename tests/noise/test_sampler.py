@@ -164,7 +164,7 @@ def test_rows_that_outgrow_the_lm_are_unfinished_and_change_no_other(kind, mode)
     rows = [row for (row,) in sample(lm, layouts, uniforms)]
     assert all(row.unfinished for row in rows)
     assert rows[0].n_drawn == 20
-    assert rows[1].n_fed == 256 - len(layouts[1][0].kept + layouts[1][0].context)
+    assert rows[1].n_fed == 256 - len(layouts[1][0].read)
     assert (rows[2].n_fed == 0) == (mode == "infill")
     (alone,) = sample(lm, layouts[:1], uniforms[:1])
     assert alone[0].text == rows[0].text

@@ -31,7 +31,7 @@ from ebmcal.training.microbatch import Batch, MicroBatchTrainer
 from ebmcal.training.plan import Shuffled
 
 CARD = "noise_lm.json"
-FORMAT = 2  # 1 had an end mark of its own
+FORMAT = 3  # 1 had an end mark of its own, 2 no end of text before every text
 
 #: Held-out texts, at most, that say when the LM has learned enough.
 HELD_OUT = 64
@@ -71,11 +71,14 @@ class NoiseLm:
         return mode.draw(ids, self.mask_ratio, rng, self.markers)
 
     def lay_out(self, ids: np.ndarray, masked: np.ndarray, label: int = -1) -> list[Piece]:
-        """The layout of a masked text; with a label, an LM that reads labels reads its name first."""
+        """The layout of a masked text, behind an end of text, as texts stood in what the LM learned from.
+
+        With a label, an LM that reads labels reads its name first.
+        """
         mode = find_mode(self.mode)
         first, *others = mode.lay_out(ids, masked, self.markers, mode.lookahead)
         told = self._label_ids[label] if self.label_names and label >= 0 else []
-        return [replace(first, before=first.before + told), *others]
+        return [replace(first, before=[self.markers.end, *told]), *others]
 
     @property
     def positions(self) -> int:
@@ -112,7 +115,7 @@ class NoiseLm:
         if card.get("format") != FORMAT:
             raise EbmcalError(
                 f"The noise LM {folder} was made by another version (format {card.get('format', 1)}; this one reads "
-                f"{FORMAT}), in which texts ended with another mark. Make it again with: ebmcal noise fit"
+                f"{FORMAT}), in which texts had other marks around them. Make it again with: ebmcal noise fit"
             )
         try:
             with quiet():

@@ -1,8 +1,8 @@
 """From a text to what the noise LM reads and writes: masks, layouts, and back to a text.
 
 A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it
-is only told), then writes `written` and an end mark; the first may have a label to read `before`. Reading and writing
-alternate, so one sampler serves every mode:
+is only told), then writes `written` and an end mark; the first has an end of text to read `before`, and perhaps a
+label. Reading and writing alternate, so one sampler serves every mode:
 
     infill   masked text as prefix, then the whole text is written (the paper's)
     continue the beginning is read, the rest is written (Deng et al. 2020); of a pair, the rest of the second sentence
@@ -126,8 +126,8 @@ def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahea
 
 
 def lay_out_rest(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
-    """The beginning is read, the rest is written. Behind an end of text, as texts stood in what the LM learned from."""
-    return [Piece(ids[~masked].tolist(), [], ids[masked].tolist(), before=[markers.end])]
+    """The beginning is read, the rest is written."""
+    return [Piece(ids[~masked].tolist(), [], ids[masked].tolist())]
 
 
 MODES: dict[str, Mode] = {
