@@ -60,7 +60,7 @@ def test_tokens_come_as_often_as_their_top_k_softmax_says(lm):
     (rows,) = sample(lm, [pieces], [list(rng.random((n, 1)))], top_k=5)
     drawn = [row.written[0][0] if row.written[0] else lm.markers.end for row in rows]
     with torch.no_grad():
-        logits = written_logits(lm, pieces[0].context)
+        logits = written_logits(lm, pieces[0].read)
     values, tokens = logits.topk(5)
     expected = torch.softmax(values.double(), -1).numpy() * n
     observed = [drawn.count(token) for token in tokens.tolist()]
@@ -77,7 +77,7 @@ def test_later_tokens_follow_the_distribution_too(lm):
     ((first, _),) = Counter(row.written[0][0] for row in rows if row.written[0]).most_common(1)
     seconds = [row.written[0][1:] for row in rows if row.written[0][:1] == [first]]
     with torch.no_grad():
-        logits = written_logits(lm, [*pieces[0].context, first])
+        logits = written_logits(lm, [*pieces[0].read, first])
     values, tokens = logits.topk(3)
     expected = torch.softmax(values.double(), -1).numpy() * len(seconds)
     observed = [seconds.count([] if token == lm.markers.end else [token]) for token in tokens.tolist()]
