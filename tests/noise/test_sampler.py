@@ -45,7 +45,7 @@ def test_greedy_is_what_transformers_generates(kind):
     rows = sample(lm, layouts, uniforms_for(layouts, length=20), top_k=1)
     reading_only = [[i] for i in (lm.markers.mask, lm.markers.write, lm.markers.separator)]
     for pieces, (row,) in zip(layouts, rows, strict=True):
-        prompt = torch.tensor([pieces[0].context])
+        prompt = torch.tensor([pieces[0].read])
         expected = lm.model.generate(
             prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=20, do_sample=False, num_beams=1,
             eos_token_id=lm.markers.end, pad_token_id=lm.markers.end, bad_words_ids=reading_only,
@@ -205,12 +205,12 @@ def test_the_lm_sees_what_it_was_trained_on():
     m = lm.markers
     pieces = lm.lay_out(np.arange(20, 26), np.array([0, 1, 0, 0, 1, 0], dtype=bool))
     row = Row(0, pieces, np.zeros(20), 20)
-    fed = pieces[0].kept + pieces[0].context
+    fed = pieces[0].read
     drawn = iter([7, 8, m.end, 9, m.end])
     while not row.done:
         fed.append(row.feed(next(drawn) if not row.pending else -1, m))
     assert row.text == [20, 7, 8, 22, 23, 9, 25]
-    expected = [20, m.mask, 22, 23, m.mask, 25, m.write, 7, 8, m.end, 22, 23, m.mask, 25, m.write, 9, m.end]
+    expected = [m.end, 20, m.mask, 22, 23, m.mask, 25, m.write, 7, 8, m.end, 22, 23, m.mask, 25, m.write, 9, m.end]
     assert fed == expected
     assert row.n_drawn == 5
 
