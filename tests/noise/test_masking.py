@@ -103,7 +103,7 @@ def test_continue_rewrites_the_end_and_the_separator_stays():
 
 def test_layout_of_continue():
     assert lay_out("continue", [1, 2, 3], [0, 0, 1]) == [Piece([1, 2], [], [3])]
-    ids, learn = to_sequence(lay_out("continue", [1, 2, 3], [0, 0, 1]), MARKERS)
+    ids, learn = to_sequence([Piece([1, 2], [], [3], before=[END])], MARKERS)
     assert ids.tolist() == [END, 1, 2, 3, END]
     assert learn.tolist() == [False, True, True, True, True]
 
