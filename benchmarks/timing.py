@@ -51,7 +51,9 @@ def draw_texts(n: int, mean: float = 13, seed: int = 0) -> list[np.ndarray]:
 
 
 def publish(script: str, rows: list[dict[str, Any]]) -> None:
-    """Print the figures of a script and keep them in its JSON file."""
+    """Print the figures of a script and keep them in its JSON file; those that were not measured this time stay."""
     for row in rows:
         print(f"{row['name']:58} {row['ratio']:7.2f}  goal {row['goal']:<5} {row['reference']}")
-    (HERE / f"{script}.json").write_text(json.dumps(rows, indent=2) + "\n")
+    path = HERE / f"{script}.json"
+    kept = {row["name"]: row for row in (json.loads(path.read_text()) if path.exists() else [])}
+    path.write_text(json.dumps(list((kept | {row["name"]: row for row in rows}).values()), indent=2) + "\n")

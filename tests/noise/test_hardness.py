@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ebmcal.data import load_texts
-from ebmcal.noise.hardness import describe, probe
+from ebmcal.noise.hardness import describe, kept_share, probe
 from small_runs import write_csv
 
 
@@ -34,6 +34,23 @@ def test_noise_of_pairs_and_of_nothing(splits):
     facts = describe([("a film", "so dull"), ("", "")], *splits)
     assert (facts["words"], facts["unknown_words"], facts["identical"]) == (2.0, 0.0, 0.0)
     assert describe([("", None)], *splits)["unknown_words"] == 0.0
+
+
+def test_words_that_were_to_be_kept():
+    """In their order, whole words only, of both sentences of a pair."""
+
+    def share(masked, text, pair=None):
+        return kept_share([{"masked": masked, "text": text, "text_pair": pair}])
+
+    assert share("a b c d <M>", "a b c x y") == 1  # d stands beside a gap
+    assert share("a b c d <M>", "c b a x y") == pytest.approx(1 / 3)
+    assert share("a b <SEP> c d <M>xton e f", "a b", "c so f") == pytest.approx(4 / 5)
+    assert share("a b <SEP> c d <M>xton e f", "a b", "d so on") == pytest.approx(2 / 5)
+    assert share("<M>", "anything") is None
+    assert share("<M> <SEP> c d e", "new", "c d e") == 1
+    rows = [{"masked": "a b c", "text": text, "text_pair": None} for text in ("a b c", "x y z z")]
+    assert kept_share(rows) == 0.5
+    assert kept_share([]) is None
 
 
 def test_the_probe_tells_apart_what_differs_and_nothing_else():

@@ -386,9 +386,10 @@ def test_unfinished_samples_with_open_gaps_are_counted(texts):
     assert thrown_away == {"unfinished": 10}
 
 
-def shards_of(monkeypatch, n_rows, thrown_away, text="a"):
+def shards_of(monkeypatch, n_rows, thrown_away, text="a", masked="<M>"):
     """Every shard has so many rows and throws so many samples away; returns the numbers of those that were made."""
-    row = {"source_id": 0, "round": 0, "sample": 0, "text": text, "identical": False}
+    row = {"source_id": 0, "round": 0, "sample": 0, "masked": masked, "text": text, "text_pair": None}
+    row |= {"identical": False}
     made = []
     monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
     monkeypatch.setattr(
@@ -417,6 +418,15 @@ def test_many_samples_that_do_not_end_are_said_once_and_at_once(texts, tmp_path,
     lines = Lines()
     filled(tmp_path, texts, 60, lines)
     assert sum("did not end" in line and "--noise-lm-steps" in line for line in lines.lines) == said
+    assert len(lines.lines) == said + 1
+
+
+@pytest.mark.parametrize(("text", "said"), [("a b c d", 0), ("a b c x", 0), ("a b x y", 1)])
+def test_an_lm_that_has_not_learned_to_keep_words_is_said_once_and_at_once(texts, tmp_path, monkeypatch, text, said):
+    shards_of(monkeypatch, 20, {}, text, masked="a b c d")
+    lines = Lines()
+    filled(tmp_path, texts, 60, lines)
+    assert sum("50% of the words" in line and "--noise-lm-steps" in line for line in lines.lines) == said
     assert len(lines.lines) == said + 1
 
 

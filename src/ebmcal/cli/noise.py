@@ -130,6 +130,7 @@ def show(
     """Show masked inputs, the words they hid, and what was written; share of copies; how easily noise is told apart."""
     from rich.console import Console
 
+    from ebmcal.noise.hardness import KEPT_FROM, kept_share
     from ebmcal.noise.store import NoiseStore
     from ebmcal.runfolder import RunFolder
 
@@ -141,10 +142,10 @@ def show(
         what = "a file" if store.exists() else "not there"
         raise EbmcalError(f"{store} is {what}; give a run folder or a noise store.")
     opened = NoiseStore.open(store)
-    _facts(
-        console, {**opened.identity, "texts": len(opened), "identical to their source": f"{opened.identical_share:.1%}"}
-    )
-    _facts(console, {"thrown away": opened.thrown_away() or "none"})
+    kept = kept_share(opened.rows(KEPT_FROM))
+    facts = {"texts": len(opened), "identical to their source": f"{opened.identical_share:.1%}"}
+    facts |= {"kept words": "none to keep" if kept is None else f"{kept:.0%}"}
+    _facts(console, {**opened.identity, **facts, "thrown away": opened.thrown_away() or "none"})
     for row in opened.rows(n * 8):
         if row["sample"] == 0 and n > 0:
             _example(console, row["masked"], row["hidden"], row["text"], row["text_pair"])

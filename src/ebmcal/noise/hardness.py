@@ -3,7 +3,8 @@
 Noise that is told apart always teaches nothing of the data; noise that cannot be told apart teaches nothing at all.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from difflib import SequenceMatcher
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,16 @@ import numpy as np
 from ebmcal.data import Texts
 from ebmcal.metrics import ood_detection
 from ebmcal.noise.sources import Row
+
+#: How a gap and the mark between two sentences look in a masked text.
+MASK, SEPARATOR = "<M>", "<SEP>"
+
+#: A language model that writes fewer of the words again that it read has not learned to fill in.
+FEW_KEPT = 0.7
+LOSES_WORDS = "It has hardly learned to fill in: fit it longer (--noise-lm-steps), or use continue:LM or gaps:LM."
+
+#: Noise texts that this is measured on.
+KEPT_FROM = 500
 
 #: Data texts that the words of the noise are compared with.
 COMPARED = 20_000
@@ -27,6 +38,24 @@ def describe(noise: Sequence[Row], train: Texts, data: Texts) -> dict[str, Any]:
         facts[f"words{suffix}"] = round(n_words / len(found), 1)
         facts[f"unknown_words{suffix}"] = round(sum(w not in words for ws in found for w in ws) / max(1, n_words), 4)
     return facts
+
+
+def kept_share(rows: Iterable[Mapping[str, Any]]) -> float | None:
+    """Share of the words that a language model read and was to write again that it wrote, in their order.
+
+    Words beside a gap are left out: they may be parts of words. None where no others are.
+
+    >>> kept_share([{"masked": "a very good <M> and so on", "text": "a good film and so on", "text_pair": None}])
+    0.75
+    """
+    n_kept = n_found = 0
+    for row in rows:
+        words = ["", *row["masked"].replace(MASK, f" {MASK} ").replace(SEPARATOR, " ").split(), ""]
+        kept = [words[i] for i in range(1, len(words) - 1) if MASK not in words[i - 1 : i + 2]]
+        written = f"{row['text']} {row['text_pair'] or ''}".split()
+        matches = SequenceMatcher(None, kept, written, autojunk=False).get_matching_blocks()
+        n_kept, n_found = n_kept + len(kept), n_found + sum(match.size for match in matches)
+    return n_found / n_kept if n_kept else None
 
 
 def _words(row: Row) -> list[str]:

@@ -24,7 +24,7 @@ from ebmcal.models.scoring import features
 from ebmcal.models.tokens import TokenTable, encode
 from ebmcal.noise.filling import Engine, fill, here
 from ebmcal.noise.fitting import NoiseLmSettings, fit
-from ebmcal.noise.hardness import describe, probe
+from ebmcal.noise.hardness import KEPT_FROM, describe, kept_share, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.mlm import Refill, masked_lm
@@ -115,6 +115,7 @@ class StoredNoise:
             "n_samples": len(self.table),
             "thrown_away": self.store.thrown_away(),
             "identical_to_source": self.store.identical_share,
+            "kept": kept_share(self.store.rows(KEPT_FROM)),
             "perplexity": self.card["perplexity"],
             "perplexity_before": self.card["perplexity_before"],
             "lm_parameters": self.card["n_parameters"],

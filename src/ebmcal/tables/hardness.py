@@ -16,6 +16,7 @@ COLUMNS = (
     Column("words", "Words (of data)"),
     Column("unknown", "Unknown words (of data)"),
     Column("identical", "Identical"),
+    Column("kept", "Kept words"),
     Column("thrown_away", "Thrown away"),
     Column("method", "Method"),
     Column("probe", "Probe", digits=2),
@@ -25,7 +26,8 @@ COLUMNS = (
 )
 NOTE = (
     "Told apart: how often a data text has a lower energy than a noise text, at the end of training and for texts that "
-    "no training saw; the gap was memorised. Probe: the same by a linear probe of the untouched encoder."
+    "no training saw; the gap was memorised. Probe: the same by a linear probe of the untouched encoder. "
+    "Kept words: how many of those that a language model read and was to keep it wrote again."
 )
 
 
@@ -76,6 +78,7 @@ def _rows(name: str, facts: Mapping[str, Any], found: list[ToldApart]) -> Iterat
         Entry(f"{facts.get('words')} ({facts.get('words_of_data')})"),
         Entry(f"{facts.get('unknown_words', 0):.1%} ({facts.get('unknown_words_of_data', 0):.1%})"),
         Entry(f"{facts.get('identical', 0):.1%}"),
+        Entry("" if facts.get("kept") is None else f"{facts['kept']:.0%}"),
         Entry(_thrown_away(facts.get("thrown_away"))),
     )
     probe = Entry(facts.get("probe"))
