@@ -3,10 +3,10 @@
     python benchmarks/masked_lm_noise.py [--steps 1500]
 
 No encoder with its masked-LM head is at hand here, so MiniLM is given one: head and encoder are trained to fill in
-masked tokens of sentences on films (IMDB, and Rotten Tomatoes but for those that are measured). Then 300 other sentences
-of Rotten Tomatoes are rewritten, M = 0.4, in so many rounds and orders. Shown are how surprised SmolLM2-135M, which
-reads them from the left, is by a token (nats; words that were filled in blindly should fit each other less), and how
-often a probe of the untouched encoder tells the texts from 300 more. Writes `results/noise/mlm.json` and
+masked tokens of sentences on films (IMDB, and Rotten Tomatoes but for those that are measured). Then 300 other
+sentences of Rotten Tomatoes are rewritten, M = 0.4, in so many rounds and orders. Shown are how surprised SmolLM2-135M,
+which reads them from the left, is by a token (nats; words that were filled in blindly should fit each other less), and
+how often a probe of the untouched encoder tells the texts from 300 more. Writes `results/noise/mlm.json` and
 `tables/mlm.md`.
 """
 
