@@ -78,7 +78,7 @@ def measure(noise: str, rounds: int, goal: float = GOAL, n_steps: int = 10) -> d
         times = in_turns({"noise": draw_noise, "steps": train_steps}, rounds)
     share, source = times["noise"] / times["steps"], noise.split(":")[0]
     return {
-        "name": f"online noise {source}: {share:.2%} of a step", "ratio": goal / share, "goal": 1,
+        "name": f"online noise {source}: share of a step", "ratio": goal / share, "goal": 1,
         "reference": f"{goal:.0%} of a step", "share": share, "seconds_a_step": times["steps"] / n_steps,
     }  # fmt: skip
 

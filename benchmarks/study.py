@@ -143,7 +143,8 @@ def _keep_examples(runs: dict[str, RunFolder], path: Path) -> None:
     for name, run in runs.items():
         if run.noise_examples.exists():
             long = [e for e in read_json(run.noise_examples) if len(e["noise"].split()) >= EXAMPLE_WORDS]
-            kept[name] = [{key: e[key] for key in ("masked", "noise")} for e in long[:EXAMPLES]]
+            some = long[:: max(1, len(long) // EXAMPLES)][:EXAMPLES]  # of every source of a mixture
+            kept[name] = [{key: e[key] for key in ("masked", "noise")} for e in some]
     write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
 
 

@@ -54,6 +54,6 @@ def publish(script: str, rows: list[dict[str, Any]]) -> None:
     """Print the figures of a script and keep them in its JSON file; those that were not measured this time stay."""
     for row in rows:
         print(f"{row['name']:58} {row['ratio']:7.2f}  goal {row['goal']:<5} {row['reference']}")
-    path = HERE / f"{script}.json"
-    kept = {row["name"]: row for row in (json.loads(path.read_text()) if path.exists() else [])}
-    path.write_text(json.dumps(list((kept | {row["name"]: row for row in rows}).values()), indent=2) + "\n")
+    path, measured = HERE / f"{script}.json", {row["name"] for row in rows}
+    others = [row for row in (json.loads(path.read_text()) if path.exists() else []) if row["name"] not in measured]
+    path.write_text(json.dumps(others + rows, indent=2) + "\n")

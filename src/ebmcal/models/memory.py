@@ -5,6 +5,7 @@ system clears page by page: about a tenth of a training step on a CPU, more wher
 """
 
 import ctypes
+import sys
 from functools import cache
 
 #: Of malloc.h: no block comes straight from the system; how much is kept at the end of the heap, and asked for at once.
@@ -16,7 +17,7 @@ KEPT, ASKED = 1 << 30, 1 << 27
 @cache
 def reuse_freed_memory() -> bool:
     """Have this process keep up to a gigabyte that it freed; False where the C library is not glibc."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and all(
         mallopt(option, value) for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEPT), (M_TOP_PAD, ASKED))
     )
