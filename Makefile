@@ -46,12 +46,12 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 
-# The cells of results/{study,other-texts,noise,ablations,base-size,pairs}: hours on two cores. Interrupted, it goes on; STUDY=--gather only
+# The cells of results/{study,other-texts,other-texts-twice,noise,ablations,base-size,pairs}: hours on two cores. Interrupted, it goes on; STUDY=--gather only
 # puts together what is done. Then the tables of the page.
 study: weights-base
-	for name in study other-texts noise ablations base-size pairs; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
+	for name in study other-texts other-texts-twice noise ablations base-size pairs; do $(BIN)/python benchmarks/study.py results/$$name $(STUDY) || exit 1; done
 	for name in study base-size; do $(BIN)/python benchmarks/layers.py results/$$name --rows 200 || exit 1; done
-	$(BIN)/python benchmarks/study_tables.py results/study --beside results/other-texts
+	$(BIN)/python benchmarks/study_tables.py results/study --beside results/other-texts results/other-texts-twice
 	$(BIN)/python benchmarks/study_tables.py results/pairs --tables by-task
 	$(BIN)/python benchmarks/study_tables.py results/base-size --tables by-task differences post-hoc layers
 	$(BIN)/python benchmarks/energy_temperature.py results/study
