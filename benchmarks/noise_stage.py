@@ -1,8 +1,9 @@
 """The whole noise stage with SmolLM2: 1,000 texts of about 20 words, fitting included, to 4,000 noise texts.
 
-    python benchmarks/noise_stage.py [--source infill] [--source continue] [--steps N]
+    python benchmarks/noise_stage.py [--source infill] [--source continue] [--steps N] [--precision fp32]
 
-Prints what fitting and sampling take, what 100,000 texts would take here, and, from arithmetic, on a GPU.
+By default in bfloat16 where the hardware has it, as a run does. Prints what fitting and sampling take, what 100,000
+texts would take here, and, from arithmetic, on a GPU.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from ebmcal.noise.filling import fill
 from ebmcal.noise.fitting import NoiseLmSettings, fit
 from ebmcal.noise.store import NoiseSettings, NoiseStore
 from ebmcal.progress import Console
+from ebmcal.training.running import has_fast_bf16
 from timing import publish
 
 N_TEXTS, N_NOISE, WORDS, GOAL = 1000, 4000, (15, 25), 300
@@ -42,13 +44,17 @@ def texts_of_20_words(folder: Path) -> Texts:
     return load_texts(folder / "texts.jsonl", folder / "cache")
 
 
-def measure(source: str, texts: Texts, steps: int | None, folder: Path) -> list[dict[str, Any]]:
+def measure(source: str, texts: Texts, steps: int | None, precision: str, folder: Path) -> list[dict[str, Any]]:
     train, held_out = texts.take(range(N_TEXTS)), texts.take(range(N_TEXTS, len(texts)))
-    settings = NoiseLmSettings("smollm2", source, steps=steps, batch_size=16, learning_rate=2e-4, max_length=64)
+    settings = NoiseLmSettings(
+        "smollm2", source, steps=steps, batch_size=16, learning_rate=2e-4, max_length=64, precision=precision
+    )
     start = time.perf_counter()
     card = fit(settings, train, held_out, folder / "lm", Console())
     fitted = time.perf_counter()
-    store = NoiseStore.open(folder / "noise", NoiseSettings().identity(train.fingerprint, card, "key"))
+    store = NoiseStore.open(
+        folder / "noise", NoiseSettings(precision=precision).identity(train.fingerprint, card, "key")
+    )
     fill(store, folder / "lm", train, N_NOISE, Console())
     done = time.perf_counter()
     a_text = (done - fitted) / len(store)
@@ -66,7 +72,7 @@ def measure(source: str, texts: Texts, steps: int | None, folder: Path) -> list[
         print(f"  {name}: {value}")
     for row in list(store.rows(400))[::80]:
         print(f"  {row['masked']}\n    -> {row['text']}")
-    name = f"noise stage, {source}:smollm2, {N_TEXTS:,} texts, {N_NOISE:,} noise texts"
+    name = f"noise stage, {source}:smollm2, {precision}, {N_TEXTS:,} texts, {N_NOISE:,} noise texts"
     return [{"name": name, "ratio": (done - start) / GOAL, "goal": 1, "reference": f"of {GOAL} seconds", **facts}]
 
 
@@ -74,13 +80,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--source", choices=("infill", "continue"), action="append")
     parser.add_argument("--steps", type=int, help="of the noise LM; by default until the held-out loss no longer falls")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16" if has_fast_bf16() else "fp32")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     folder, results = Path(mkdtemp()), []
     texts = texts_of_20_words(folder)
     for source in options.source or ("infill", "continue"):
-        results += measure(source, texts, options.steps, folder / source)
+        results += measure(source, texts, options.steps, options.precision, folder / source)
     publish("noise_stage", results)
 
 

@@ -1,18 +1,20 @@
 """Noise sampling against `generate`, and finetuning the noise LM against the stock Trainer.
 
-    python benchmarks/sampling.py [--lm smollm2] [--lm gpt2] [--rounds 1]
+    python benchmarks/sampling.py [--lm smollm2] [--lm gpt2] [--precision fp32] [--precision bf16] [--rounds 1]
 
 SmolLM2-135M as it is packaged (three query heads share keys and values), and GPT-2 small's architecture with random
 weights. Texts of 20 words, K = 4 samples of each; a sample is about as long as its prompt, as when a masked text is
-written anew. `generate` runs in batches of 32 in fp32, rows in the order they come, until the last row of a batch has
+written anew. `generate` runs in batches of 32, rows in the order they come, until the last row of a batch has
 ended; it writes a fourth of the prompts, for its batches know nothing of each other, and ours refills one batch. Both
-stop each row after the same number of tokens and take turns in one run; the ratio is one of tokens a second.
+stop each row after the same number of tokens and take turns in one run; the ratio is one of tokens a second. Both have
+the same precision: each that is quick on this machine.
 """
 
 import argparse
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -33,6 +35,8 @@ from timing import draw_texts, in_turns, peak, publish
 
 #: 20 words are about 26 tokens.
 N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 128, 4, 26
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 #: Prompts that `generate` writes.
 N_REFERENCE = 32
@@ -82,11 +86,10 @@ class Ends(StoppingCriteria):
         return input_ids.shape[1] >= self.stops
 
 
-def measure_sampling(size: Size, rounds: int) -> list[dict[str, Any]]:
+def measure_sampling(size: Size, precision: str, rounds: int) -> list[dict[str, Any]]:
     model, ours = copies(size)
-    precision = "bf16" if has_fast_bf16() else "fp32"
-    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
-    model.eval(), ours.eval().to(dtype)
+    dtype = DTYPES[precision]
+    model.eval().to(dtype), ours.eval().to(dtype)
     prompts = [text.tolist() for text in draw_texts(N_PROMPTS, MEAN_LENGTH)]
     rng = np.random.default_rng(0)
     # Random words hardly ever end; so a row's end is drawn, and both sides stop there.
@@ -114,18 +117,20 @@ def measure_sampling(size: Size, rounds: int) -> list[dict[str, Any]]:
     # Every drawn token and every token of a prompt goes through the layers once; logits are needed for drawn ones.
     layers, head = n_weights(size, ours)
     flops = 2 * (layers * (n_tokens + sum(map(len, prompts))) + head * n_tokens)
-    name = f"noise sampling, {size.title}"
+    name = f"noise sampling, {size.title}, {precision}"
     theirs = sum(sum(ns) for ns in lengths[:N_REFERENCE]) / times["generate"]  # tokens a second
     return [
         {"name": name, "ratio": n_tokens / times["ours"] / theirs, "goal": 5,
-         "reference": "generate in batches of 32, fp32", "tokens_per_second": n_tokens / times["ours"]},
+         "reference": "generate in batches of 32", "tokens_per_second": n_tokens / times["ours"]},
         {"name": f"{name}, share of the matmul peak", "ratio": flops / times["ours"] / top,
          "goal": 0.4, "reference": f"{top / 1e9:.0f} GFLOP/s in {precision}",
          "generate_over_peak": n_tokens / theirs * top / flops},  # what the first ratio would be at the peak
     ]  # fmt: skip
 
 
-def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 16) -> list[dict[str, Any]]:
+def measure_finetuning(
+    size: Size, precision: str, rounds: int, n_steps: int = 4, batch: int = 16
+) -> list[dict[str, Any]]:
     """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens.
 
     Both in batches of 16, as a run has them by default.
@@ -136,13 +141,14 @@ def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 1
     texts = draw_texts(n_steps * batch, MEAN_LENGTH)
     items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), size.markers) for ids in texts]
     steps = [items[i : i + batch] for i in range(0, len(items), batch)]
-    theirs = Trainer(stock, args=TrainingArguments("unused", use_cpu=True, report_to="none"))
+    theirs = Trainer(stock, args=TrainingArguments("unused", use_cpu=True, report_to="none", bf16=precision == "bf16"))
     args = training_arguments(
         Path(mkdtemp()), n_steps=1, batch_size=batch, learning_rate=1e-5, warmup_steps=0, weight_decay=0.0,
-        precision="auto", seed=0, save_steps=10**6,
+        precision=precision, seed=0, save_steps=10**6,
     )  # fmt: skip
     mine = NoiseLmTrainer(ours, args=args, train_dataset=items, data_collator=collate)
     theirs.current_gradient_accumulation_steps = mine.current_gradient_accumulation_steps = 1
+    stock, ours = (trainer.accelerator.prepare_model(trainer.model) for trainer in (theirs, mine))
 
     def padded() -> None:
         for step in steps:
@@ -160,15 +166,14 @@ def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 1
             ours.zero_grad()
 
     times = in_turns({"padded": padded, "packed": packed}, rounds)
-    precision = "bf16" if has_fast_bf16() else "fp32"
-    top = peak(torch.bfloat16 if precision == "bf16" else torch.float32)
+    top = peak(DTYPES[precision])
     n_tokens, n_learned = sum(len(ids) for ids, _ in items), sum(int(learn.sum()) for _, learn in items)
     layers, head = n_weights(size, ours)
     flops = 6 * (layers * n_tokens + head * n_learned)
-    name = f"finetuning the noise LM, {size.title}"
+    name = f"finetuning the noise LM, {size.title}, {precision}"
     return [
         {"name": name, "ratio": times["padded"] / times["packed"], "goal": 2,
-         "reference": "transformers.Trainer, padding to the longest, fp32",
+         "reference": "transformers.Trainer, padding to the longest",
          "tokens_per_second": n_tokens / times["packed"]},
         {"name": f"{name}, share of the matmul peak", "ratio": flops / times["packed"] / top, "goal": 0.6,
          "reference": f"{top / 1e9:.0f} GFLOP/s in {precision}"},
@@ -178,6 +183,7 @@ def measure_finetuning(size: Size, rounds: int, n_steps: int = 4, batch: int = 1
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--lm", choices=SIZES, action="append")
+    parser.add_argument("--precision", choices=DTYPES, action="append")
     parser.add_argument("--only", choices=("sampling", "finetuning"))
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
@@ -185,11 +191,11 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     reuse_freed_memory()  # as every training and sampling does; the peers have it here too
     load, results = os.getloadavg()[0], []
-    for name in options.lm or SIZES:
+    for name, precision in product(options.lm or SIZES, options.precision or ("fp32", "bf16")[: 1 + has_fast_bf16()]):
         if options.only != "finetuning":
-            results += measure_sampling(SIZES[name], options.rounds)
+            results += measure_sampling(SIZES[name], precision, options.rounds)
         if options.only != "sampling":
-            results += measure_finetuning(SIZES[name], options.rounds)
+            results += measure_finetuning(SIZES[name], precision, options.rounds)
     publish("sampling", [row | {"load_before": round(load, 1)} for row in results])
 
 
