@@ -12,9 +12,9 @@ from ebmcal.cli import main
 from ebmcal.data import load_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise.filling import fill, here
-from ebmcal.noise.lm import CARD
+from ebmcal.noise.lm import CARD, FORMAT
 from ebmcal.noise.on_ray import RayEngine
-from ebmcal.noise.store import NoiseSettings, NoiseStore
+from ebmcal.noise.store import NoiseSettings, NoiseStore, Shard
 from ebmcal.progress import Reporter
 from ebmcal.storage.atomic import write_json
 from tiny_models import SENTENCES, make_noise_lm
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 
 SETTINGS = NoiseSettings(top_k=5, samples_per_mask=4, sources_per_shard=10, seed=3, precision="fp32")
 WANTED = 700
-ABOUT = {"format": 2, "name": "small", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24, "label_names": []}
+ABOUT = {"format": FORMAT, "name": "small", "mode": "gaps", "mask_ratio": 0.4, "max_length": 24, "label_names": []}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -202,10 +202,10 @@ def test_which_shards_will_be_needed(tmp_path):
     assert store.likely_shards(400, limit=99) == list(range(10))
     assert store.likely_shards(400, limit=4) == [0, 1, 2, 3]
     for number in (0, 1, 3):
-        store.add(number, rows(20), {})
+        store.add(number, Shard(rows(20), {}))
     assert store.likely_shards(60, limit=99) == [2]  # 20 + 20 + at most 22, and 3 is not needed
     assert store.likely_shards(100, limit=99) == [2, 4]
-    store.add(2, rows(20), {})
+    store.add(2, Shard(rows(20), {}))
     assert store.likely_shards(80, limit=99) == []
     assert store.likely_shards(81, limit=99) == [4]
 
@@ -213,9 +213,9 @@ def test_which_shards_will_be_needed(tmp_path):
 def test_shards_without_usable_texts_end_it(tmp_path):
     store = NoiseStore.open(tmp_path, SETTINGS.identity("data", ABOUT, "key"))
     for number in range(20):
-        store.add(number, [], {"separator": 40})
+        store.add(number, Shard([], {"separator": [0] * 40}))
     store.check_usable()
     assert store.likely_shards(3, limit=99) == [20, 21, 22]
-    store.add(20, [], {"separator": 40})
+    store.add(20, Shard([], {"separator": [0] * 40}))
     with pytest.raises(EbmcalError, match="21 shards without one usable text"):
         store.check_usable()

@@ -13,7 +13,7 @@ from ebmcal.noise import filling as noise_sampling
 from ebmcal.noise.filling import decode, fill, make_shard, show_hidden, show_masked, split_at
 from ebmcal.noise.masking import Piece
 from ebmcal.noise.sampler import Row
-from ebmcal.noise.store import RECORD, NoiseSettings, NoiseStore, sources_of
+from ebmcal.noise.store import FORMAT, RECORD, NoiseSettings, NoiseStore, Shard, sources_of
 from ebmcal.progress import Reporter
 from ebmcal.storage.checksums import checksum, fingerprint
 from tiny_models import SENTENCES, make_noise_lm
@@ -186,7 +186,7 @@ def test_a_damaged_record_costs_no_shard(lm, texts, tmp_path, damage):
 def test_entering_a_shard_writes_one_line(lm, texts, tmp_path):
     store = filled(tmp_path, texts, 30)
     before = (tmp_path / RECORD).read_bytes()
-    store.add(99, [], {"unfinished": 10})
+    store.add(99, Shard([], {"unfinished": [0] * 10}))
     after = (tmp_path / RECORD).read_bytes()
     assert after.startswith(before)
     assert after[len(before) :].count(b"\n") == 1
@@ -219,6 +219,37 @@ def test_as_many_texts_as_were_asked_for(lm, texts, tmp_path):
     assert files(tmp_path / "grown") == files(tmp_path / "at once")
     assert NoiseStore.open(tmp_path / "grown").shards == at_once.shards
     assert len(filled(tmp_path / "grown", texts, 5)) == 33  # what is there stays
+
+
+@pytest.mark.parametrize("n_texts", [0, 1, 4, 9, 10, 50])
+def test_no_more_of_a_shard_is_written_than_is_wanted(lm, texts, monkeypatch, n_texts):
+    whole, n_written = make_shard(lm, texts, 0, SETTINGS), []
+    write = noise_sampling.sample
+    monkeypatch.setattr(
+        noise_sampling, "sample", lambda lm, layouts, *rest, **more: (
+            n_written.append(len(layouts)) or write(lm, layouts, *rest, **more)
+        )
+    )  # fmt: skip
+    part = make_shard(lm, texts, 0, SETTINGS, n_texts)
+    assert part.rows == whole.rows[: len(part.rows)]
+    assert part.is_whole == (sum(n_written) == SETTINGS.sources_per_shard)
+    assert part.is_whole or len(part.rows) > n_texts  # so that it is known to go on behind the cut
+    if n_texts < 4:
+        assert sum(n_written) < SETTINGS.sources_per_shard
+    for reason, places in part.thrown_away.items():
+        assert places == whole.thrown_away[reason][: len(places)]
+
+
+def test_samples_that_were_thrown_away_behind_a_cut_are_not_counted(texts, tmp_path):
+    store, row = open_store(tmp_path), {"source_id": 0, "round": 0, "sample": 0, "text": "a", "identical": False}
+    shard = Shard([row] * 4, {"empty": [0, 2, 4], "separator": [3, 3]})
+    store.add(0, shard, 2)
+    assert store.thrown_away() == {"empty": 1}
+    store.add(0, shard, 3)
+    assert store.thrown_away() == {"empty": 2}
+    store.add(0, shard, 4)
+    assert store.thrown_away() == {"empty": 3, "separator": 2}  # it is whole, to the end
+    assert not store.shards[0].get("cut")
 
 
 def test_growth_never_alters_a_text_that_is_there(texts, tmp_path, monkeypatch):
@@ -287,10 +318,10 @@ def test_folders_that_are_no_store(tmp_path):
 
 
 def test_stores_of_other_versions_are_refused(tmp_path):
-    identity = open_store(tmp_path / "later").identity | {"format": 4}
+    identity = open_store(tmp_path / "later").identity | {"format": FORMAT + 1}
     (tmp_path / "later" / RECORD).write_text(json.dumps(["identity", identity, fingerprint("identity", identity)]))
     for opening in (lambda: NoiseStore.open(tmp_path / "later"), lambda: open_store(tmp_path / "later")):
-        with pytest.raises(EbmcalError, match=r"by another version \(format: there 4, wanted 3\)"):
+        with pytest.raises(EbmcalError, match=rf"by another version \(format: there {FORMAT + 1}, wanted {FORMAT}\)"):
             opening()
     (tmp_path / "manifest.json").write_text("{}")
     with pytest.raises(EbmcalError, match=r"made by an earlier version of ebmcal.*noise sample"):
@@ -364,9 +395,9 @@ def test_samples_are_kept_or_counted(tmp_path):
     pairs = [{"text": a, "pair": b} for a, b in zip(SENTENCES[:6], SENTENCES[6:12], strict=True)]
     texts = save_texts(tmp_path, [*pairs, {"text": "", "pair": ""}], pair="pair")
     lm = ending_lm("infill")
-    rows, thrown_away = make_shard(lm, texts, 0, NoiseSettings(samples_per_mask=30, sources_per_shard=7))
-    assert thrown_away["separator"] > 50
-    assert len(rows) + sum(thrown_away.values()) == 7 * 30
+    rows, thrown_away, _ = make_shard(lm, texts, 0, NoiseSettings(samples_per_mask=30, sources_per_shard=7))
+    assert len(thrown_away["separator"]) > 50
+    assert len(rows) + sum(map(len, thrown_away.values())) == 7 * 30
     assert all(row["text"] and row["text_pair"] for row in rows)
 
 
@@ -381,20 +412,19 @@ def test_unfinished_samples_with_open_gaps_are_counted(texts):
         return out
 
     lm.model.forward = never_ends
-    rows, thrown_away = make_shard(lm, texts, 0, SETTINGS)
+    rows, thrown_away, _ = make_shard(lm, texts, 0, SETTINGS)
     assert rows == []
-    assert thrown_away == {"unfinished": 10}
+    assert thrown_away == {"unfinished": [0] * 10}
 
 
 def shards_of(monkeypatch, n_rows, thrown_away, text="a", masked="<M>"):
-    """Every shard has so many rows and throws so many samples away; returns the numbers of those that were made."""
+    """Every shard has so many rows and throws so many samples away before; returns which shards were made."""
     row = {"source_id": 0, "round": 0, "sample": 0, "masked": masked, "text": text, "text_pair": None}
     row |= {"identical": False}
     made = []
     monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
-    monkeypatch.setattr(
-        noise_sampling, "make_shard", lambda *args: made.append(args[2]) or ([row] * n_rows, thrown_away)
-    )
+    shard = Shard([row] * n_rows, {reason: [0] * n for reason, n in thrown_away.items()})
+    monkeypatch.setattr(noise_sampling, "make_shard", lambda *args: made.append(args[2]) or shard)
     return made
 
 
@@ -439,7 +469,7 @@ def test_an_lm_that_reads_labels_is_told_the_own_or_another(tmp_path):
     lm = replace(ending_lm("gaps"), label_names=names)
     told = {}
     for condition in ("none", "own", "other"):
-        written, _ = make_shard(lm, texts, 0, replace(SETTINGS, sources_per_shard=12, condition=condition))
+        written, *_ = make_shard(lm, texts, 0, replace(SETTINGS, sources_per_shard=12, condition=condition))
         told[condition] = {(row["source_id"], row["told"]) for row in written}
     assert {name for _, name in told["none"]} == {None}
     assert all(own[i] == name for i, name in told["own"])
@@ -449,16 +479,16 @@ def test_an_lm_that_reads_labels_is_told_the_own_or_another(tmp_path):
 
 def test_empty_sources_are_counted(tmp_path):
     texts = save_texts(tmp_path, [{"text": ""}, {"text": "the film is dull"}])
-    rows, thrown_away = make_shard(ending_lm("gaps"), texts, 0, SETTINGS)
-    assert thrown_away.pop("empty_source") == 1
+    rows, thrown_away, _ = make_shard(ending_lm("gaps"), texts, 0, SETTINGS)
+    assert len(thrown_away.pop("empty_source")) == 1
     assert {row["source_id"] for row in rows} <= {1}
-    assert len(rows) + sum(thrown_away.values()) == 2
+    assert len(rows) + sum(map(len, thrown_away.values())) == 2
 
 
 def test_noise_of_pairs_in_half_mode_keeps_one_sentence(tmp_path):
     pairs = [{"text": a, "pair": b} for a, b in zip(SENTENCES[:6], SENTENCES[60:66], strict=True)]
     texts = save_texts(tmp_path, pairs, pair="pair")
-    rows, _ = make_shard(ending_lm("half"), texts, 0, NoiseSettings(samples_per_mask=4))
+    rows, *_ = make_shard(ending_lm("half"), texts, 0, NoiseSettings(samples_per_mask=4))
     originals = dict(zip(texts.ids.tolist(), texts.texts(), strict=True))
     assert rows
     for row in rows:

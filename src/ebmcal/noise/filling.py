@@ -3,8 +3,9 @@
 An engine makes the shards that a store lacks: `here` in this process, `ebmcal.noise.on_ray` on a cluster.
 """
 
+import math
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +19,14 @@ from ebmcal.noise.hardness import FEW_KEPT, LOSES_WORDS, kept_share
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Markers, Piece, find_mode
 from ebmcal.noise.sampler import Row, sample
-from ebmcal.noise.store import FIT_LONGER, MANY_UNFINISHED, NoiseSettings, NoiseStore, sources_of
+from ebmcal.noise.store import FIT_LONGER, MANY_UNFINISHED, NoiseSettings, NoiseStore, Shard, sources_of
 from ebmcal.progress import Reporter
 from ebmcal.training.running import uses_bf16
 
 SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)")
 
-#: The texts of a shard, and how many samples were thrown away for which reason.
-Shard = tuple[list[dict[str, Any]], dict[str, int]]
+#: Sources that are written where only some texts of a shard are wanted, over those that would do if all were usable.
+SPARE = 1.1
 
 #: (store, folder of the noise LM, texts, texts wanted) -> shards with their numbers as they are finished, in any order.
 #: Each is in the store before the engine is asked for the next.
@@ -36,8 +37,8 @@ def here(store: NoiseStore, lm_folder: Path, texts: Texts, n_wanted: int) -> Ite
     """The engine that works in this process, one shard after the other."""
     settings = store.settings
     lm = load_for_sampling(lm_folder, settings)
-    for number in store.next_shards(n_wanted):
-        yield number, make_shard(lm, texts, number, settings)
+    for number, n_texts in store.next_shards(n_wanted):
+        yield number, make_shard(lm, texts, number, settings, n_texts)
 
 
 def fill(
@@ -54,15 +55,15 @@ def fill(
     with reporter.stage("noise", n_wanted) as advance:
         advance(min(len(store), n_wanted))
         warned, made = False, []
-        for number, (rows, thrown_away) in engine(store, lm_folder, texts, n_wanted):
-            advance(store.add(number, rows, thrown_away, n_wanted))
+        for number, shard in engine(store, lm_folder, texts, n_wanted):
+            advance(store.add(number, shard, n_wanted))
             made.append(number)
             store.check_usable()
-            unfinished = thrown_away.get("unfinished", 0) / max(1, len(rows) + sum(thrown_away.values()))
+            unfinished = shard.unfinished_share()
             if unfinished > MANY_UNFINISHED and not warned:
                 warned = True
                 reporter.say(f"noise: {unfinished:.0%} of the samples of a shard did not end. {FIT_LONGER}")
-            kept = kept_share(rows) if len(made) == 1 else None
+            kept = kept_share(shard.rows) if len(made) == 1 else None
             if kept is not None and kept < FEW_KEPT:
                 reporter.say(f"noise: the LM wrote {kept:.0%} of the words again that it was to keep. {LOSES_WORDS}")
         store.cut(n_wanted, filter(store.has, made))
@@ -92,6 +93,10 @@ class Sources:
     labels: list[int]
     texts: list[tuple[str, str | None]]
 
+    def part(self, start: int, stop: int) -> "Sources":
+        columns = (self.positions, self.ids, self.labels, self.texts)
+        return Sources(self.round, *(column[start:stop] for column in columns))
+
 
 def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
     """The sources of a shard."""
@@ -100,9 +105,28 @@ def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
     return Sources(round_, positions.tolist(), ids, labels, texts.rows(positions))
 
 
-def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings) -> Shard:
-    """A shard: a pure function of the LM, the texts, the number and the settings."""
-    return rewrite_sources(lm, gather(texts, number, settings), settings)
+def make_shard(lm: NoiseLm, texts: Texts, number: int, settings: NoiseSettings, n_texts: int | None = None) -> Shard:
+    """A shard: a pure function of the LM, the texts, the number and the settings.
+
+    With `n_texts`, it is written up to where it has more texts than that. Which samples are drawn together may then
+    differ, and with it how their logits are rounded.
+    """
+    sources = gather(texts, number, settings)
+    n_sources, done, shard = len(sources.positions), 0, Shard([], {})
+    while done < n_sources and (n_texts is None or len(shard.rows) <= n_texts):
+        n_missing = math.inf if n_texts is None else n_texts + 1 - len(shard.rows)
+        n_more = max(SPARE * n_missing / settings.samples_per_mask, done)  # at least as many as so far
+        stop = math.ceil(min(n_sources, done + n_more))
+        shard = _joined(shard, rewrite_sources(lm, sources.part(done, stop), settings))
+        done = stop
+    return shard._replace(is_whole=done == n_sources)
+
+
+def _joined(first: Shard, second: Shard) -> Shard:
+    thrown_away = dict(first.thrown_away)
+    for reason, places in second.thrown_away.items():
+        thrown_away[reason] = thrown_away.get(reason, []) + [len(first.rows) + n for n in places]
+    return Shard(first.rows + second.rows, thrown_away)
 
 
 def rewrite_sources(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> Shard:
@@ -118,20 +142,26 @@ def rewrite_sources(lm: NoiseLm, sources: Sources, settings: NoiseSettings) -> S
         for i, pieces in zip(usable, layouts, strict=True)
     ]
     written = sample(lm, layouts, uniforms, top_k=settings.top_k)
-    rows, thrown_away = [], Counter(empty_source=len(encoded) - len(usable))
-    for i, masked, label, samples in zip(usable, masks, told, written, strict=True):
+    rows: list[dict[str, Any]] = []
+    thrown_away = defaultdict(list)
+    prepared = iter(zip(masks, told, written, strict=True))
+    for i, ids in enumerate(encoded):
+        if not len(ids):
+            thrown_away["empty_source"].append(len(rows))
+            continue
+        masked, label, samples = next(prepared)
         origin = {
             "source_id": sources.ids[i], "round": sources.round, "told": None if label < 0 else lm.label_names[label],
-            "masked": show_masked(lm, encoded[i], masked), "hidden": show_hidden(lm, encoded[i], masked),
+            "masked": show_masked(lm, ids, masked), "hidden": show_hidden(lm, ids, masked),
         }  # fmt: skip
         for k, row in enumerate(samples):
             text, reason = decode(lm, row, is_pair=sources.texts[i][1] is not None)
             if reason:
-                thrown_away[reason] += 1
+                thrown_away[reason].append(len(rows))
                 continue
-            same = row.text == encoded[i].tolist()
+            same = row.text == ids.tolist()
             rows.append(origin | {"sample": k, "text": text[0], "text_pair": text[1], "identical": same})
-    return rows, {reason: n for reason, n in thrown_away.items() if n}
+    return Shard(rows, dict(thrown_away))
 
 
 def told_label(own: int, n_labels: int, settings: NoiseSettings, key: list[int]) -> int:

@@ -18,9 +18,9 @@ from typing import Any
 
 from ebmcal.data import Texts
 from ebmcal.errors import EbmcalError, require_extra
-from ebmcal.noise.filling import Shard, Sources, gather, load_for_sampling, rewrite_sources
+from ebmcal.noise.filling import Sources, gather, load_for_sampling, rewrite_sources
 from ebmcal.noise.lm import CARD, NoiseLm
-from ebmcal.noise.store import NoiseSettings, NoiseStore
+from ebmcal.noise.store import NoiseSettings, NoiseStore, Shard
 from ebmcal.training.running import uses_bf16
 
 #: Shards handed to Ray Data at a time: bounds the memory of their source texts.
@@ -146,8 +146,7 @@ def _written(
             result = json.loads(row["result"])
             if "error" in result:
                 raise EbmcalError(result["error"])
-            rows, thrown_away = result["shard"]
-            yield row["number"], (rows, thrown_away)
+            yield row["number"], Shard(*result["shard"])
     except ray.exceptions.RayError as error:
         raise EbmcalError(
             f"Ray gave up: {_first_line(error)} What was finished is kept; the same command goes on from there."

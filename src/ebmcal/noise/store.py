@@ -2,11 +2,11 @@
 
 A shard is a slice of one round: every source text is masked anew in each round and written several times. Which
 sources, masks and random numbers a shard has is a pure function of (seed, shard), so it does not matter who makes it,
-or when. The last one is cut where the store has as many texts as were asked for; who asks for more later makes that
-shard again and gets the texts behind the cut. Each shard says what it is: the identity of its store, its number, its
-counts and a check of its rows. One record beside them, `noise.jsonl`, says the same of all: what the store is for, then
-a line for each finished shard with its checksum, so that entering one costs the same however many there are. What is
-damaged or missing is made again, and a lost record is written again from the shards.
+or when. The last one is cut where the store has as many texts as were asked for, and need not be made beyond; who asks
+for more later makes that shard again and gets the texts behind the cut. Each shard says what it is: the identity of its
+store, its number, its counts and a check of its rows. One record beside them, `noise.jsonl`, says the same of all: what
+the store is for, then a line for each finished shard with its checksum, so that entering one costs the same however
+many there are. What is damaged or missing is made again, and a lost record is written again from the shards.
 """
 
 import json
@@ -15,7 +15,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ from ebmcal.storage.atomic import explaining_disk, write_text, writing
 from ebmcal.storage.checksums import checksum, fingerprint
 
 RECORD = "noise.jsonl"
-FORMAT = 3  # 2 kept two records, and its noise LMs had an end mark of their own
+FORMAT = 4  # 3 counted samples behind a cut, 2 kept two records, and its noise LMs had an end mark of their own
 
 #: Stop sampling when more than this share of all samples did not end, and say so above the second.
 TOO_MANY_UNFINISHED, MANY_UNFINISHED = 0.5, 0.05
@@ -50,6 +50,18 @@ COLUMNS = pa.schema(
         ("identical", pa.bool_()),
     ]
 )
+
+
+class Shard(NamedTuple):
+    """Texts, and the samples that were thrown away: for each reason, how many texts stand before each of them."""
+
+    rows: list[dict[str, Any]]
+    thrown_away: dict[str, list[int]]
+    is_whole: bool = True  # or made up to where it had more texts than were wanted
+
+    def unfinished_share(self) -> float:
+        n_thrown_away = sum(map(len, self.thrown_away.values()))
+        return len(self.thrown_away.get("unfinished", ())) / max(1, len(self.rows) + n_thrown_away)
 
 
 @dataclass(frozen=True)
@@ -81,7 +93,7 @@ class NoiseStore:
     def __init__(self, folder: Path, identity: dict[str, Any], shards: dict[int, dict[str, Any]]) -> None:
         self.folder, self.identity = folder, identity
         self._walked = (0, 0)  # shards from the first on that are there whole, and their texts
-        self.shards = shards  # number -> rows, identical, thrown_away, sha256; texts that were cut off
+        self.shards = shards  # number -> rows, identical, thrown_away, sha256; cut where there are more to be made
 
     @classmethod
     def open(
@@ -146,19 +158,17 @@ class NoiseStore:
     def has(self, number: int) -> bool:
         return number in self.shards
 
-    def add(
-        self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int], n_wanted: int | None = None
-    ) -> int:
+    def add(self, number: int, shard: Shard, n_wanted: int | None = None) -> int:
         """Write a shard up to where the store has `n_wanted` texts, and enter it; returns how many texts are new.
 
         A shard that was cut before keeps its texts, to the letter, and gets those behind them.
         """
         there = self._read(number) if self.has(number) else []
-        rows = there + rows[len(there) :]
+        rows = there + shard.rows[len(there) :]
         n_before = self._n_before(number)
         kept = rows if n_wanted is None or n_before is None else rows[: max(0, n_wanted - n_before)]
         if kept or not rows:  # else it is not needed
-            self._write(number, kept, thrown_away, n_cut=len(rows) - len(kept))
+            self._write(number, kept, shard.thrown_away, is_cut=len(kept) < len(rows) or not shard.is_whole)
         return len(kept) - len(there)
 
     def _n_before(self, number: int) -> int | None:
@@ -178,9 +188,7 @@ class NoiseStore:
             n_rows += entry["rows"]
         for number, room in rooms.items():
             if room:
-                entry = self.shards[number]
-                n_cut = entry.get("cut", 0) + entry["rows"] - room
-                self._write(number, self._read(number)[:room], entry["thrown_away"], n_cut)
+                self._write(number, self._read(number)[:room], self.shards[number]["thrown_away"], is_cut=True)
         unwanted = [number for number, room in rooms.items() if not room]
         if unwanted:
             self._forget(unwanted)
@@ -193,9 +201,11 @@ class NoiseStore:
         self.shards = {n: entry for n, entry in self.shards.items() if n not in gone}
         self._walked = (0, 0)
 
-    def _write(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, int], n_cut: int) -> None:
+    def _write(self, number: int, rows: list[dict[str, Any]], thrown_away: dict[str, list[int]], is_cut: bool) -> None:
+        before = {reason: [n for n in places if n < len(rows) or not is_cut] for reason, places in thrown_away.items()}
         facts: dict[str, Any] = {"rows": len(rows), "identical": sum(r["identical"] for r in rows)}
-        facts |= {"thrown_away": thrown_away} | ({"cut": n_cut} if n_cut else {})
+        facts |= {"thrown_away": {reason: places for reason, places in before.items() if places}}
+        facts |= {"cut": True} if is_cut else {}
         about = {"identity": self.identity, "number": number, "facts": facts}
         table = pa.Table.from_pylist(rows, schema=COLUMNS)
         about["check"] = fingerprint(about, table.to_pylist())
@@ -214,12 +224,12 @@ class NoiseStore:
         lines: list[tuple[int | str, dict[str, Any]]] = [("identity", self.identity), *self.shards.items()]
         write_text(self.folder / RECORD, "".join(_line(name, value) for name, value in lines))
 
-    def next_shards(self, n_wanted: int) -> Iterator[int]:
-        """Shards to make, in order, until the store has `n_wanted` texts; ask again after each `add`."""
+    def next_shards(self, n_wanted: int) -> Iterator[tuple[int, int]]:
+        """Shards to make, in order, and how many texts of each are wanted; ask again after each `add`."""
         number, n_rows = 0, 0
         while n_rows < n_wanted:
             if self._lacks(number, n_wanted - n_rows):
-                yield number
+                yield number, n_wanted - n_rows
             n_rows += self.shards[number]["rows"]
             number += 1
 
@@ -236,7 +246,7 @@ class NoiseStore:
         """Raise when so few samples are usable that it will not do to go on."""
         thrown_away = self.thrown_away()
         n_unfinished = thrown_away.get("unfinished", 0)
-        n_samples = sum(map(_n_written, self.shards.values())) + sum(thrown_away.values())
+        n_samples = len(self) + sum(thrown_away.values())
         if n_unfinished > TOO_MANY_UNFINISHED * n_samples:
             raise EbmcalError(
                 f"{n_unfinished:,} of the first {n_samples:,} noise samples did not end: sampling stops. {FIT_LONGER}"
@@ -254,14 +264,15 @@ class NoiseStore:
         asked again, than too many.
         """
         full = self.settings.sources_per_shard * self.settings.samples_per_mask
-        mean = sum(map(_n_written, self.shards.values())) / max(1, len(self.shards))
-        expected = min(full, 1.1 * mean) if self.shards else full
+        whole = [entry["rows"] for entry in self.shards.values() if not entry.get("cut")]
+        expected = min(full, 1.1 * sum(whole) / len(whole)) if whole else full
         missing: list[int] = []
         number, n_rows = 0, 0.0
         while n_rows < n_wanted and len(missing) < limit:
             known = self.shards.get(number)
-            missing += [number] if self._lacks(number, math.ceil(n_wanted - n_rows)) else []
-            n_rows += _n_written(known) if known else max(1, expected)
+            lacks = self._lacks(number, math.ceil(n_wanted - n_rows))
+            missing += [number] if lacks else []
+            n_rows += max(1, expected) if known is None or lacks else known["rows"]
             number += 1
         return missing
 
@@ -269,8 +280,8 @@ class NoiseStore:
         """Samples that were not kept, by reason."""
         totals: dict[str, int] = {}
         for entry in self.shards.values():
-            for reason, n in entry["thrown_away"].items():
-                totals[reason] = totals.get(reason, 0) + n
+            for reason, places in entry["thrown_away"].items():
+                totals[reason] = totals.get(reason, 0) + len(places)
         return totals
 
     def __len__(self) -> int:
@@ -330,11 +341,6 @@ def _about(path: Path) -> dict[str, Any] | None:
 
 def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
-
-
-def _n_written(entry: dict[str, Any]) -> int:
-    """The usable texts of a shard, with those that were cut off."""
-    return int(entry["rows"] + entry.get("cut", 0))
 
 
 def _entry(path: Path, facts: dict[str, Any]) -> dict[str, Any]:
