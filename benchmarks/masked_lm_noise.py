@@ -1,10 +1,10 @@
 """Does it matter that a masked LM fills in words without seeing each other? Noise of `mlm` by rounds and order.
 
-    python benchmarks/masked_lm_noise.py [--steps 2000] [--threads 2]
+    python benchmarks/masked_lm_noise.py [--steps 1000] [--threads 2]
 
 No encoder with its masked-LM head is at hand here, so MiniLM is given one: head and encoder are trained to fill in
-masked tokens of sentences on films (IMDB, and Rotten Tomatoes but for those that are measured), some forty minutes of
-two cores; interrupted, it goes on from its last look. Then 300 other sentences of Rotten Tomatoes are rewritten,
+masked tokens of sentences on films (IMDB, and Rotten Tomatoes but for those that are measured), some forty minutes
+of one core; interrupted, it goes on from its last look. Then 300 other sentences of Rotten Tomatoes are rewritten,
 M = 0.4, in so many rounds and orders. Shown are how surprised SmolLM2-135M, which reads them from the left, is by a
 token (nats; words that were filled in blindly should fit each other less), and how often a probe of the untouched
 encoder tells the texts from 300 more. Writes `results/noise/mlm.json` and `tables/mlm.md`.
@@ -153,7 +153,7 @@ class Rows:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=2000)
+    parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--folder", type=Path, default=Path("runs/masked-lm"), help="where the masked LM is kept")
     options = parser.parse_args()

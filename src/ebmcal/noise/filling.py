@@ -94,8 +94,8 @@ class Sources:
     texts: list[tuple[str, str | None]]
 
     def part(self, start: int, stop: int) -> "Sources":
-        columns = (self.positions, self.ids, self.labels, self.texts)
-        return Sources(self.round, *(column[start:stop] for column in columns))
+        some = slice(start, stop)
+        return Sources(self.round, self.positions[some], self.ids[some], self.labels[some], self.texts[some])
 
 
 def gather(texts: Texts, number: int, settings: NoiseSettings) -> Sources:
