@@ -48,9 +48,10 @@ def test_words_that_were_to_be_kept():
     assert share("a b <SEP> c d <M>xton e f", "a b", "d so on") == pytest.approx(2 / 5)
     assert share("<M>", "anything") is None
     assert share("<M> <SEP> c d e", "new", "c d e") == 1
-    rows = [{"masked": "a b c", "text": text, "text_pair": None} for text in ("a b c", "x y z z")]
+    rows = [{"masked": "<M> x a b c", "text": text, "text_pair": None} for text in ("a b c", "x y z z")]
     assert kept_share(rows) == 0.5
     assert kept_share([]) is None
+    assert kept_share([{"masked": "a b c", "text": "x", "text_pair": None}]) is None  # nothing was read
 
 
 def test_the_probe_tells_apart_what_differs_and_nothing_else():
@@ -68,6 +69,15 @@ def test_the_probe_is_judged_on_texts_it_was_not_fitted_on():
     """As many features as texts: fitted and judged on the same ones, noise that is like data would be told apart."""
     data, noise = np.random.default_rng(1).normal(size=(2, 100, 200))
     assert probe(data, noise, ridge=1e-6) == pytest.approx(0.5, abs=0.12)
+
+
+def test_the_probe_does_not_know_noise_by_the_texts_that_it_is_made_of():
+    """Copies of 40 texts that are like the data: fitted on one copy and judged on another, they would be known."""
+    rng = np.random.default_rng(3)
+    data, sources = rng.normal(size=(200, 64)), rng.normal(size=(40, 64))
+    chosen = rng.integers(40, size=200)
+    assert probe(data, sources[chosen]) > 0.75
+    assert probe(data, sources[chosen], groups=chosen) == pytest.approx(0.5, abs=0.12)
 
 
 def test_the_probe_does_not_depend_on_scale_and_takes_a_constant_feature():

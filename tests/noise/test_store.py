@@ -1,6 +1,7 @@
 """The noise store: what a shard depends on, resuming, damage, growth, refusal, and what is thrown away."""
 
 import json
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -241,8 +242,8 @@ def test_no_more_of_a_shard_is_written_than_is_wanted(lm, texts, monkeypatch, n_
 
 
 def test_samples_that_were_thrown_away_behind_a_cut_are_not_counted(texts, tmp_path):
-    store, row = open_store(tmp_path), {"source_id": 0, "round": 0, "sample": 0, "text": "a", "identical": False}
-    shard = Shard([row] * 4, {"empty": [0, 2, 4], "separator": [3, 3]})
+    store, row = open_store(tmp_path), {"round": 0, "sample": 0, "text": "a", "identical": False}
+    shard = Shard([{"source_id": i, **row} for i in range(4)], {"empty": [0, 2, 4], "separator": [3, 3]})
     store.add(0, shard, 2)
     assert store.thrown_away() == {"empty": 1}
     store.add(0, shard, 3)
@@ -262,6 +263,38 @@ def test_growth_never_alters_a_text_that_is_there(texts, tmp_path, monkeypatch):
     assert made == [1]
     assert [row["text"] for row in grown.rows()] == ["a"] * 14 + ["other"] * 4
     assert (tmp_path / "shard-00000.parquet").stat().st_mtime_ns == before
+
+
+def named(*numbers):
+    return [{"source_id": n, "round": 0, "sample": 0, "text": f"t{n}", "identical": False} for n in numbers]
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "expected"),
+    [((1, 2, 3), (0, 1, 2, 3), [1, 2, 0, 3]), ((0, 1, 2), (1, 2, 3), [0, 1, 2, 3])],
+)
+def test_growth_loses_and_doubles_no_sample_where_others_became_usable(tmp_path, first, second, expected):
+    """A part of a shard is drawn in other batches than the whole, and logits in bfloat16 are rounded in another way."""
+    store = open_store(tmp_path)
+    store.add(0, Shard(named(*first), {}), 2)
+    store.add(0, Shard(named(*second), {}), 4)
+    assert [row["source_id"] for row in store.rows()] == expected
+
+
+def test_few_samples_do_not_stop_a_store(tmp_path):
+    store, shard = open_store(tmp_path), Shard(named(*range(9)), {"unfinished": [0, 0, 0]})
+    for n in (1, 9):
+        store.add(0, shard, n)
+        store.check_usable()
+
+
+def test_a_cut_shard_of_another_store_is_not_taken_for_a_grown_one(tmp_path):
+    for name, seed in (("a", 1), ("b", 2)):
+        settings = NoiseSettings(samples_per_mask=2, sources_per_shard=5, seed=seed)
+        open_store(tmp_path / name, settings).add(0, Shard(named(*range(9)), {}), 4)
+    shutil.copy(tmp_path / "b" / "shard-00000.parquet", tmp_path / "a" / "shard-00000.parquet")
+    store = open_store(tmp_path / "a", NoiseSettings(samples_per_mask=2, sources_per_shard=5, seed=1))
+    assert store.drop_damaged() == ["shard-00000.parquet"]
 
 
 def test_a_shard_that_grew_but_was_not_entered_is_not_called_damaged(lm, texts, tmp_path):
@@ -419,11 +452,12 @@ def test_unfinished_samples_with_open_gaps_are_counted(texts):
 
 def shards_of(monkeypatch, n_rows, thrown_away, text="a", masked="<M>"):
     """Every shard has so many rows and throws so many samples away before; returns which shards were made."""
-    row = {"source_id": 0, "round": 0, "sample": 0, "masked": masked, "text": text, "text_pair": None}
-    row |= {"identical": False}
+    row = {"round": 0, "sample": 0, "masked": masked, "text": text, "text_pair": None, "identical": False}
     made = []
     monkeypatch.setattr(noise_sampling, "load_for_sampling", lambda *_: None)
-    shard = Shard([row] * n_rows, {reason: [0] * n for reason, n in thrown_away.items()})
+    shard = Shard(
+        [{"source_id": i, **row} for i in range(n_rows)], {reason: [0] * n for reason, n in thrown_away.items()}
+    )
     monkeypatch.setattr(noise_sampling, "make_shard", lambda *args: made.append(args[2]) or shard)
     return made
 
@@ -453,7 +487,7 @@ def test_many_samples_that_do_not_end_are_said_once_and_at_once(texts, tmp_path,
 
 @pytest.mark.parametrize(("text", "said"), [("a b c d", 0), ("a b c x", 0), ("a b x y", 1)])
 def test_an_lm_that_has_not_learned_to_keep_words_is_said_once_and_at_once(texts, tmp_path, monkeypatch, text, said):
-    shards_of(monkeypatch, 20, {}, text, masked="a b c d")
+    shards_of(monkeypatch, 20, {}, text, masked="a b c d e <M>")
     lines = Lines()
     filled(tmp_path, texts, 60, lines)
     assert sum("50% of the words" in line and "--noise-lm-steps" in line for line in lines.lines) == said

@@ -6,7 +6,7 @@
 import inspect
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -135,6 +135,16 @@ def show(
     from ebmcal.runfolder import RunFolder
 
     console, run = Console(), RunFolder(store)
+    if data and not model:
+        raise EbmcalError("--data goes with --model: the energies of a model are compared.")
+    if model and run.metrics.exists():
+        raise EbmcalError(
+            "--model is for a noise store; of a run, how its models tell noise from data is shown without."
+        )
+    if model and not model.is_dir():
+        raise EbmcalError(f"The model folder {model} is not there.")
+    if model and not data:
+        raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
     if run.metrics.exists():
         _show_run(console, run, n)
         return
@@ -150,7 +160,7 @@ def show(
         if row["sample"] == 0 and n > 0:
             _example(console, row["masked"], row["hidden"], row["text"], row["text_pair"])
             n -= 1
-    if model:
+    if model and data:
         console.print(_told_apart(opened, model, data), highlight=False)
 
 
@@ -170,8 +180,15 @@ def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
     for part in (replace(texts, notes=()), select_columns(table, told.__contains__)):  # both fit a terminal
         if part.rows:
             console.print(to_rich(part))
-    for row in read_json(run.noise_examples)[:n] if run.noise_examples.exists() else []:
+    examples = read_json(run.noise_examples) if run.noise_examples.exists() else []
+    for row in _in_turns(examples, len(document.get("noise") or {}))[:n]:
         _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
+
+
+def _in_turns(examples: list[dict[str, Any]], n_sources: int) -> list[dict[str, Any]]:
+    """One of each source, then the next of each; a run folder has them source by source, as many of each."""
+    size = -(-len(examples) // max(1, n_sources))
+    return [row for i in range(size) for row in examples[i::size]]
 
 
 def _facts(console: "Console", facts: dict[str, object]) -> None:
@@ -187,15 +204,13 @@ def _example(console: "Console", masked: str, hidden: list[str], text: str, pair
         console.print(f"{title}  {line}", markup=False, highlight=False)
 
 
-def _told_apart(store: "NoiseStore", model: Path, data: Path | None) -> str:
+def _told_apart(store: "NoiseStore", model: Path, data: Path) -> str:
     """The AUROC of the model's energy between noise and real texts."""
     from ebmcal.errors import require_extra
     from ebmcal.metrics import ood_detection
     from ebmcal.predictions import Predictions
 
     require_extra("train", "torch", "transformers")
-    if data is None:
-        raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
     from ebmcal.model import load
 
     rows = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in store.rows(500)]

@@ -16,7 +16,10 @@ KEPT, ASKED = 1 << 30, 1 << 27
 
 @cache
 def reuse_freed_memory() -> bool:
-    """Have this process keep up to a gigabyte that it freed; False where the C library is not glibc."""
+    """Have this process keep what it freed: a gigabyte at the end of its heap, and what lies below blocks in use.
+
+    False where the C library is not glibc.
+    """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
     return mallopt is not None and all(
         mallopt(option, value) for option, value in ((M_MMAP_MAX, 0), (M_TRIM_THRESHOLD, KEPT), (M_TOP_PAD, ASKED))

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from ebmcal.data import Texts
-from ebmcal.noise.hardness import FEW_KEPT, LOSES_WORDS, kept_share
+from ebmcal.noise.hardness import FEW_KEPT, KEPT_FROM, LOSES_WORDS, kept_share
 from ebmcal.noise.lm import NoiseLm
 from ebmcal.noise.masking import Markers, Piece, find_mode
 from ebmcal.noise.sampler import Row, sample
@@ -63,7 +63,7 @@ def fill(
             if unfinished > MANY_UNFINISHED and not warned:
                 warned = True
                 reporter.say(f"noise: {unfinished:.0%} of the samples of a shard did not end. {FIT_LONGER}")
-            kept = kept_share(shard.rows) if len(made) == 1 else None
+            kept = kept_share(shard.rows[:KEPT_FROM]) if len(made) == 1 else None
             if kept is not None and kept < FEW_KEPT:
                 reporter.say(f"noise: the LM wrote {kept:.0%} of the words again that it was to keep. {LOSES_WORDS}")
         store.cut(n_wanted, filter(store.has, made))

@@ -150,7 +150,8 @@ class NoiseStore:
         self._forget(bad)
         # A cut one that got its other texts, but was not entered before its maker died, is whole.
         cut = {n for n, entry in bad.items() if entry.get("cut")}
-        grown = {n: about["facts"] for n, about in self._whole_unlisted().items() if n in cut}
+        found = {n: about for n, about in self._whole_unlisted().items() if n in cut}
+        grown = {n: about["facts"] for n, about in found.items() if about["identity"] == self.identity}
         self.shards |= {n: _entry(self.shard_path(n), facts) for n, facts in grown.items()}
         self._rewrite_record()
         return [self.shard_path(n).name for n in bad if n not in grown]
@@ -164,7 +165,8 @@ class NoiseStore:
         A shard that was cut before keeps its texts, to the letter, and gets those behind them.
         """
         there = self._read(number) if self.has(number) else []
-        rows = there + shard.rows[len(there) :]
+        known = {_sample_of(row) for row in there}  # rounding may have made other samples of them usable this time
+        rows = there + [row for row in shard.rows if _sample_of(row) not in known]
         n_before = self._n_before(number)
         kept = rows if n_wanted is None or n_before is None else rows[: max(0, n_wanted - n_before)]
         if kept or not rows:  # else it is not needed
@@ -243,10 +245,14 @@ class NoiseStore:
         return entry is None or (entry["rows"] < n_wanted and bool(entry.get("cut")))
 
     def check_usable(self) -> None:
-        """Raise when so few samples are usable that it will not do to go on."""
-        thrown_away = self.thrown_away()
+        """Raise when so few samples are usable that it will not do to go on.
+
+        Only whole shards are judged: one that was cut has as many texts as were wanted, and perhaps few samples.
+        """
+        whole = [entry for entry in self.shards.values() if not entry.get("cut")]
+        thrown_away = _count(whole)
         n_unfinished = thrown_away.get("unfinished", 0)
-        n_samples = len(self) + sum(thrown_away.values())
+        n_samples = sum(entry["rows"] for entry in whole) + sum(thrown_away.values())
         if n_unfinished > TOO_MANY_UNFINISHED * n_samples:
             raise EbmcalError(
                 f"{n_unfinished:,} of the first {n_samples:,} noise samples did not end: sampling stops. {FIT_LONGER}"
@@ -278,11 +284,7 @@ class NoiseStore:
 
     def thrown_away(self) -> dict[str, int]:
         """Samples that were not kept, by reason."""
-        totals: dict[str, int] = {}
-        for entry in self.shards.values():
-            for reason, places in entry["thrown_away"].items():
-                totals[reason] = totals.get(reason, 0) + len(places)
-        return totals
+        return _count(self.shards.values())
 
     def __len__(self) -> int:
         return sum(entry["rows"] for entry in self.shards.values())
@@ -341,6 +343,20 @@ def _about(path: Path) -> dict[str, Any] | None:
 
 def _whole(path: Path, entry: dict[str, Any]) -> bool:
     return path.exists() and checksum(path) == entry.get("sha256")
+
+
+def _sample_of(row: dict[str, Any]) -> tuple[int, int]:
+    """Which sample a row of a shard is."""
+    return row["source_id"], row["sample"]
+
+
+def _count(entries: Iterable[dict[str, Any]]) -> dict[str, int]:
+    """Samples that were thrown away, by reason."""
+    totals: dict[str, int] = {}
+    for entry in entries:
+        for reason, places in entry["thrown_away"].items():
+            totals[reason] = totals.get(reason, 0) + len(places)
+    return totals
 
 
 def _entry(path: Path, facts: dict[str, Any]) -> dict[str, Any]:

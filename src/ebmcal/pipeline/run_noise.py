@@ -24,7 +24,7 @@ from ebmcal.models.scoring import features
 from ebmcal.models.tokens import TokenTable, encode
 from ebmcal.noise.filling import Engine, fill, here
 from ebmcal.noise.fitting import NoiseLmSettings, fit
-from ebmcal.noise.hardness import KEPT_FROM, describe, kept_share, probe
+from ebmcal.noise.hardness import FOLDS, KEPT_FROM, describe, kept_share, probe
 from ebmcal.noise.lm import CARD
 from ebmcal.noise.masking import find_mode
 from ebmcal.noise.mlm import Refill, masked_lm
@@ -55,6 +55,7 @@ class HeldOut:
 
     texts: list[Row]
     ids: list[str]  # source-number
+    groups: np.ndarray  # [n], texts that are made of the same ones have the same
     table: TokenTable
     key: str
 
@@ -69,15 +70,24 @@ class OnlineNoise:
 
     part: NoisePart
     source: OnlineSource
-    held_out: OnlineSource | None = None  # in place of `source`, where that would write texts of the training
+    kept_back: Texts | None = None  # of a file that texts are taken from: those that no training gets
 
     def supply(self, texts: Texts, encode_rows: Any, seed: int) -> NoiseSupply:
         return Fresh(self.part.name, self.source, texts, encode_rows, seed)
 
-    def unseen(self, test: Texts, n: int, seed: int) -> list[Row]:
-        """Texts that no training draws."""
-        rngs = [np.random.default_rng([seed, 23, i]) for i in range(n)]
-        return [text.row for text in (self.held_out or self.source).write_all(test, rngs)]
+    def unseen(self, test: Texts, n: int, seed: int) -> list[tuple[Row, int]]:
+        """Texts that no training draws, each with the group of texts that it is made of."""
+        pool = test if self.kept_back is None else self.kept_back
+        n_groups = min(FOLDS, max(1, len(pool) // 2))
+        found: list[tuple[Row, int]] = []
+        for group in range(n_groups):
+            texts = pool.take(np.arange(group, len(pool), n_groups))
+            source = self.source if self.kept_back is None else Others(texts)
+            rngs = [np.random.default_rng([seed, 23, i]) for i in range(group, n, n_groups)]
+            found += [
+                (written.row, group) for written in source.write_all(texts if source is self.source else test, rngs)
+            ]
+        return found
 
     def examples(self, train: Texts) -> list[dict[str, Any]]:
         rngs = [np.random.default_rng([0, 29, i]) for i in range(EXAMPLES)]
@@ -102,10 +112,11 @@ class StoredNoise:
     def supply(self, texts: Texts, encode_rows: Any, seed: int) -> NoiseSupply:
         return Stored(self.part.name, self.table, seed)
 
-    def unseen(self, test: Texts, n: int, seed: int) -> list[Row]:
-        """Texts that no training draws."""
-        rows = list(self.store.rows(len(self.table) + n))
-        return [(row["text"], row["text_pair"]) for row in rows[len(self.table) :]]
+    def unseen(self, test: Texts, n: int, seed: int) -> list[tuple[Row, int]]:
+        """Texts that no training draws, each with the text that it was written from."""
+        rows = list(self.store.rows(len(self.table) + n))[len(self.table) :]
+        _, groups = np.unique([row["source_id"] for row in rows], return_inverse=True)
+        return [((row["text"], row["text_pair"]), int(group)) for row, group in zip(rows, groups, strict=True)]
 
     def examples(self, train: Texts) -> list[dict[str, Any]]:
         return noise_examples(self.store, train)
@@ -213,13 +224,13 @@ def _refill(config: ResolvedConfig, part: NoisePart) -> Refill:
     return Refill(masked_lm(part.of, config.trust_remote_code, **settings))
 
 
-def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Others]:
-    """The texts of a file for trainings, and every fifth one for the held-out noise."""
+def _others(config: ResolvedConfig, part: NoisePart) -> tuple[Others, Texts]:
+    """The texts of a file for trainings, and every fifth one, which is kept back for the held-out noise."""
     given = _given_texts(config, part)
     if len(given) < 2:
         raise EbmcalError(f"The noise source {part.name} has {len(given)} text; it takes two at least.")
     is_kept_back = np.arange(len(given)) % 5 == 1
-    return Others(given.take(np.flatnonzero(~is_kept_back))), Others(given.take(np.flatnonzero(is_kept_back)))
+    return Others(given.take(np.flatnonzero(~is_kept_back))), given.take(np.flatnonzero(is_kept_back))
 
 
 def _given_texts(config: ResolvedConfig, part: NoisePart) -> Texts:
@@ -235,14 +246,15 @@ def _encode(config: ResolvedConfig, tokenizer: Any, rows: Sequence[Row]) -> list
 
 def _held_out(config: ResolvedConfig, sources: Sequence[Source], data: TaskData, reporter: Reporter) -> HeldOut:
     """Noise in the shares of the sources, from texts or draws that no training has."""
-    texts, ids = [], []
+    texts, ids, groups = [], [], []
     for source in sources:
         n = max(1, round(n_held_out(data) * source.part.share))
-        rows = source.unseen(data.splits["test"], n, config.noise_seed)
-        texts += rows
-        ids += [f"{source.part.name}-{i}" for i in range(len(rows))]
+        for i, (row, group) in enumerate(source.unseen(data.splits["test"], n, config.noise_seed)):
+            texts.append(row)
+            ids.append(f"{source.part.name}-{i}")
+            groups.append(group)
     key = fingerprint("held-out noise", texts)
-    return HeldOut(texts, ids, tokens_from(texts, key, config, reporter), key)
+    return HeldOut(texts, ids, np.array(groups), tokens_from(texts, key, config, reporter), key)
 
 
 def _probes(
@@ -255,7 +267,7 @@ def _probes(
     """
     table = tokens_of(data.splits["calibration"], config, reporter)
     rows = np.arange(min(len(table), HELD_OUT))
-    key = fingerprint("probe", config.encoder, config.max_length, held_out.key, data.fingerprint)
+    key = fingerprint("probe by groups", config.encoder, config.max_length, held_out.key, data.fingerprint)
     place = cache_of(config) / "probes" / f"{key}.json"
     with contextlib.suppress(EbmcalError):  # absent or damaged
         if set(there := read_json(place)) == {s.part.name for s in sources}:
@@ -264,7 +276,8 @@ def _probes(
     if packs(encoder):
         use_packing(encoder)
     known, noise = features(encoder, table, rows), features(encoder, held_out.table)
-    probes = {s.part.name: probe(known, noise[held_out.rows_of(s.part.name)]) for s in sources}
+    of = {s.part.name: held_out.rows_of(s.part.name) for s in sources}
+    probes = {name: probe(known, noise[rows], held_out.groups[rows]) for name, rows in of.items()}
     with made_once(place, "probes", reporter):
         write_json(place, probes, checked=True)
     return probes

@@ -95,11 +95,24 @@ def _thrown_away(counts: Mapping[str, int] | None) -> str:
 def _verdicts(found: list[ToldApart]) -> Iterator[str]:
     for told in found:
         if told.held_out is not None and told.held_out > TOO_EASY:
-            yield f"{told.source} is too easy for {told.method} (told apart {told.held_out:.0%}): it teaches little."
+            easy = f"{told.source} is too easy for {told.method} (told apart {told.held_out:.0%})"
+            yield f"{easy}: {_teaches(told.source)}"
         if told.held_out is not None and told.held_out < TOO_HARD:
-            yield f"{told.source} is hardly told from held-out data by {told.method} ({told.held_out:.0%}): too hard."
+            learned = (
+                f"; {told.training:.0%} in training, much of it by heart" if (told.training or 0) > TOO_HARD else ""
+            )
+            yield (
+                f"{told.source} is hardly told from held-out data by {told.method} ({told.held_out:.0%}{learned}): "
+                "too hard for its energy to know other texts by; it may calibrate all the same."
+            )
         if told.used > 2:
             yield f"Each text of {told.source} was used {told.used:.1f} times by {told.method}: it may be memorised."
+
+
+def _teaches(source: str) -> str:
+    if source.startswith("far"):
+        return "good for a share of the noise, so that other texts are known; alone it teaches little."
+    return "it teaches little."
 
 
 def _mean(values: Any) -> float | None:
