@@ -93,7 +93,9 @@ class RunConfig(BaseModel):
     posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
 
     noise: str | None = _option(
-        None, "Sources with shares: splice, far, infill:gpt2, 'splice 0.8, far 0.2', far:FILE 0.1.", NOISE
+        None,
+        "Sources with shares: splice, far, far:FILE, infill:gpt2, continue:smollm2, mlm:ENCODER, 'splice 0.8, far 0.2'.",
+        NOISE,
     )
     noise_lm: str | None = _option(None, "Older form of --noise: infill:NAME.", NOISE)
     noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)

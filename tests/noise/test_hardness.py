@@ -73,11 +73,14 @@ def test_the_probe_is_judged_on_texts_it_was_not_fitted_on():
 
 def test_the_probe_does_not_know_noise_by_the_texts_that_it_is_made_of():
     """Copies of 40 texts that are like the data: fitted on one copy and judged on another, they would be known."""
-    rng = np.random.default_rng(3)
-    data, sources = rng.normal(size=(200, 64)), rng.normal(size=(40, 64))
-    chosen = rng.integers(40, size=200)
-    assert probe(data, sources[chosen]) > 0.75
-    assert probe(data, sources[chosen], groups=chosen) == pytest.approx(0.5, abs=0.12)
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng([3, seed])
+        data, sources, chosen = rng.normal(size=(200, 64)), rng.normal(size=(40, 64)), rng.integers(40, size=200)
+        found.append([probe(data, sources[chosen]), probe(data, sources[chosen], groups=chosen)])
+    alone, by_group = np.mean(found, axis=0)
+    assert alone > 0.75
+    assert by_group == pytest.approx(0.5, abs=0.05)
 
 
 def test_the_probe_does_not_depend_on_scale_and_takes_a_constant_feature():
