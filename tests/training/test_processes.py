@@ -41,7 +41,7 @@ torch.cuda.is_available = lambda: False
 """
 
 SCRIPT = """
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = {places!r}
 import json, os
 from pathlib import Path
 import test_trainer as t, test_processes as p
@@ -62,6 +62,10 @@ if trainer.is_world_process_zero():
     trainer.model.save_pretrained(folder / "model", weights=weights)
 (folder / f"drawn{{os.environ['RANK']}}.json").write_text(json.dumps(drawn))
 """
+
+
+#: Where the modules are that the scripts import.
+PLACES = [str(place) for place in Path(__file__).parents[:2]]
 
 
 def open_tables(folder):
@@ -85,8 +89,7 @@ def torchrun(script, *arguments):
 
 def train_on_two(folder, before=""):
     script = folder / "script.py"
-    tests = str(Path(__file__).parents[1])
-    script.write_text(SCRIPT.format(tests=tests, before=before, folder=str(folder), settings=SETTINGS))
+    script.write_text(SCRIPT.format(places=PLACES, before=before, folder=str(folder), settings=SETTINGS))
     torchrun(script)
     return json.loads((folder / "losses.json").read_text())
 
@@ -116,7 +119,7 @@ def test_fsdp_has_the_loss_curve_of_one_and_leaves_a_plain_model(folder):
 
 
 STOPS = """
-import sys; sys.path.insert(0, {tests!r})
+import sys; sys.path[:0] = {places!r}
 import os, signal
 from pathlib import Path
 from transformers import TrainerCallback
@@ -140,7 +143,7 @@ except Interrupted as stop:
 def test_a_signal_to_one_process_stops_all_at_the_same_step(folder):
     """Signals reach processes one after the other; one that went on alone would wait for the others without end."""
     script = folder / "script.py"
-    script.write_text(STOPS.format(tests=str(Path(__file__).parents[1]), folder=str(folder), settings=SETTINGS))
+    script.write_text(STOPS.format(places=PLACES, folder=str(folder), settings=SETTINGS))
     torchrun(script)
     assert all("stopped at step 3 of 100" in (folder / f"stopped{rank}").read_text() for rank in (0, 1))
     assert last_checkpoint(folder / "out").name == "checkpoint-3"
