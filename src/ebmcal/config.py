@@ -94,7 +94,7 @@ class RunConfig(BaseModel):
 
     noise: str | None = _option(
         None,
-        "Sources with shares: splice, far, far:FILE, infill:gpt2, continue:smollm2, mlm:ENCODER, 'splice 0.8, far 0.2'.",
+        "Sources with shares: splice, far, far:FILE, infill:gpt2, continue:smollm2, mlm:NAME, 'splice 0.8, far 0.2'.",
         NOISE,
     )
     noise_lm: str | None = _option(None, "Older form of --noise: infill:NAME.", NOISE)
