@@ -116,6 +116,9 @@ MISTAKES = {
     "absent config": (["run", "--config", "absent.yaml"], "absent.yaml does not exist"),
     "ood": (["run", "--ood", "books.csv"], "--ood takes NAME=FILE"),
     "absent store": (["noise", "show", "absent"], "absent is not there"),
+    "absent model": (["noise", "show", "absent", "--model", "nowhere"], "The model folder nowhere is not there"),
+    "data without model": (["noise", "show", "absent", "--data", "x.parquet"], "--data goes with --model"),
+    "model without data": (["noise", "show", "absent", "--model", "."], "Give the predictions on real texts as well"),
 }
 
 

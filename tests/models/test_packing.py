@@ -58,6 +58,26 @@ def test_packed_logits_loss_and_gradients_are_the_stock_models(kind):
             torch.testing.assert_close(our_grads[name], gradient, atol=1e-5, rtol=1e-4, msg=name)
 
 
+@pytest.mark.parametrize("biased", [False, True])
+def test_under_bfloat16_a_cpu_attends_in_float32(biased):
+    """The output is that of float32 on the same numbers, rounded once; gradients reach queries, keys and values."""
+    batch, generator = make_batch(), torch.Generator().manual_seed(0)
+    states = [
+        torch.randn(1, 2, sum(LENGTHS), 8, generator=generator).bfloat16().requires_grad_() for _ in range(3)
+    ]  # fmt: skip
+    bias = torch.randn(1, 2, max(LENGTHS), max(LENGTHS), generator=generator) if biased else None
+    settings = {"is_causal": False, "groups": batch.groups, "position_bias": bias}
+    expected, _ = packing.packed_attention(None, *(x.float() for x in states), None, **settings)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), states)
+    with torch.autocast("cpu", torch.bfloat16):
+        ours, _ = packing.packed_attention(None, *states, None, **settings)
+    assert ours.dtype == torch.bfloat16
+    assert torch.equal(ours, expected.bfloat16())
+    gradients = torch.autograd.grad(ours.float().square().sum(), states)
+    for ours_of, expected_of in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(ours_of, expected_of, atol=0.02, rtol=0.02)
+
+
 @pytest.mark.parametrize("kind", ["bert", "electra"])
 def test_segment_numbers_reach_the_model(kind):
     model = make_encoder(kind)

@@ -116,7 +116,7 @@ def _attend_in_float32(
     groups: Groups,
     position_bias: Tensor | None,
 ) -> Tensor:
-    """On a CPU the gradient of torch's kernel takes three times as long in bfloat16 as in float32."""
+    """On a CPU the gradient of torch's kernel takes much longer in bfloat16 than in float32."""
     bias = None if position_bias is None else position_bias.float()
     with torch.autocast("cpu", enabled=False):
         query, key, value = (x.float() for x in states)
