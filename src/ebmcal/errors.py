@@ -1,7 +1,6 @@
-"""What every part raises when the user has to act: what came, what is allowed, what to do next.
+"""`EbmcalError`: a problem the user can fix. The message states what is wrong, what was expected and what to do.
 
-`EbmcalError` is the only exception the command line prints without a traceback. It imports nothing
-of ebmcal and nothing heavy, so that every module may use it.
+It is the only exception that the command line prints without a traceback. This module imports nothing heavy.
 """
 
 import contextlib
@@ -11,25 +10,25 @@ from collections.abc import Iterable, Iterator
 
 
 class EbmcalError(ValueError):
-    """A mistake the user can mend; its message says how. A ValueError, as scikit-learn and others expect.
+    """A problem the user can fix; a ValueError, as scikit-learn and others expect.
 
     >>> try:
     ...     raise unknown_name("method", "hiden", ["hidden"])
     ... except EbmcalError as error:
     ...     print(error)
-    Unknown method 'hiden'. Did you mean 'hidden'? Known: hidden.
+    Unknown method 'hiden'. Did you mean 'hidden'? Available: hidden.
     """
 
 
 class Interrupted(EbmcalError):
-    """The user or the system stopped the work; what was done is on disk."""
+    """The user or the system stopped the work; finished work is on disk."""
 
 
 @contextlib.contextmanager
-def errors_of(name: object) -> Iterator[None]:
-    """Put a name, of the file for example, in front of what is wrong with it.
+def error_context(name: object) -> Iterator[None]:
+    """Prefix error messages with a name, for example the file that is being read.
 
-    >>> with errors_of("mine.csv"):
+    >>> with error_context("mine.csv"):
     ...     raise EbmcalError("No row has a label.")
     Traceback (most recent call last):
     ebmcal.errors.EbmcalError: mine.csv: No row has a label.
@@ -41,19 +40,19 @@ def errors_of(name: object) -> Iterator[None]:
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:
-    """An error for a name that is not in a table, with the close matches first.
+    """The error for a name that is not in a table, with close matches first.
 
     >>> print(unknown_name("method", "hiden", ["hidden", "scalar"]))
-    Unknown method 'hiden'. Did you mean 'hidden'? Known: hidden, scalar.
+    Unknown method 'hiden'. Did you mean 'hidden'? Available: hidden, scalar.
     """
     allowed = list(allowed)
     close = difflib.get_close_matches(name, allowed, n=3, cutoff=0.5)
     guess = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-    return EbmcalError(f"Unknown {kind} {name!r}.{guess} Known: {', '.join(allowed)}.")
+    return EbmcalError(f"Unknown {kind} {name!r}.{guess} Available: {', '.join(allowed)}.")
 
 
 def require_extra(extra: str, *modules: str) -> None:
-    """Raise unless the packages of an optional extra are installed; says which extra to install."""
+    """Raise unless the packages of an optional extra are installed; the message names the extra."""
     missing = [m for m in modules if importlib.util.find_spec(m) is None]
     if missing:
         raise EbmcalError(

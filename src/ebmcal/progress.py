@@ -1,6 +1,6 @@
-"""How long work tells what it is doing: stages with a bar, and lines that also go to the log.
+"""Progress reporting: progress bars and log lines.
 
-The library is silent by default; the command line passes a `Console`. It imports rich only when it draws.
+The library is silent unless it gets a `Console`; rich is imported only when something is drawn.
 """
 
 import contextlib
@@ -10,50 +10,55 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from ebmcal.storage.atomic import explaining_disk
+from ebmcal.storage import explain_disk_errors
 
 Advance = Callable[..., None]
 
 
 class Reporter:
-    """Says nothing; base of what does."""
+    """Silent by default; with `log`, every message is appended to that file with its time."""
 
-    def say(self, text: str) -> None:
-        """A line for the reader."""
+    def __init__(self, log: Path | None = None) -> None:
+        self.log = log
+
+    def info(self, text: str) -> None:
+        """Report one line."""
+        if self.log is not None:
+            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+            with explain_disk_errors(self.log):
+                self.log.parent.mkdir(parents=True, exist_ok=True)
+                with open(self.log, "a", encoding="utf-8") as handle:
+                    handle.write(f"{now} {text}\n")
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Advance]:
-        """A stage of `total` units, None where nobody knows; yields `advance(n=1, note="")`."""
+    def stage(self, title: str, total: int | None = None) -> Iterator[Advance]:
+        """A stage of `total` units (None if unknown); yields `advance(n=1, note="")`."""
+        Reporter.info(self, f"{title}: started")
         yield lambda n=1, note="": None
+        Reporter.info(self, f"{title}: finished")
 
 
 class Console(Reporter):
-    """Bars and lines on the terminal (standard error), and every line with its time in `log`."""
+    """Progress bars and lines on standard error (or in a notebook), and in the log."""
 
     def __init__(self, log: Path | None = None) -> None:
         from rich.console import Console as RichConsole
 
-        self.log, self.console = log, RichConsole(stderr=True)
+        super().__init__(log)
+        self.console = RichConsole(stderr=True)
 
-    def say(self, text: str) -> None:
+    def info(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False)
-        self._write(text)
+        super().info(text)
 
     @contextlib.contextmanager
-    def stage(self, title: str, total: int | None) -> Iterator[Advance]:
-        from rich.progress import (
-            BarColumn,
-            MofNCompleteColumn,
-            Progress,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+    def stage(self, title: str, total: int | None = None) -> Iterator[Advance]:
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+        from rich.progress import TimeRemainingColumn as Remaining
 
         columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        columns += [TextColumn("left"), TimeRemainingColumn(), TextColumn("{task.fields[note]}")]
-        self._write(f"{title}: begun")
-        with Progress(*columns, console=self.console, transient=False) as bars:
+        columns += [TextColumn("remaining"), Remaining(), TextColumn("{task.fields[note]}")]
+        with super().stage(title, total), Progress(*columns, console=self.console) as bars:
             bar = bars.add_task(title, total=total, note="")
 
             def advance(n: int = 1, note: str | None = None) -> None:
@@ -62,17 +67,17 @@ class Console(Reporter):
 
             yield advance
             bars.update(bar, completed=total)
-        self._write(f"{title}: done")
-
-    def _write(self, text: str) -> None:
-        if self.log is not None:
-            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
-            with explaining_disk(self.log):
-                self.log.parent.mkdir(parents=True, exist_ok=True)
-                with open(self.log, "a", encoding="utf-8") as handle:
-                    handle.write(f"{now} {text}\n")
 
 
-def console_of_main_process(log: Path | None = None) -> Reporter:
-    """A `Console` in the first process of a torchrun, silence in the others."""
-    return Console(log) if os.environ.get("RANK", "0") == "0" else Reporter()
+def make_reporter(progress: bool | None, log: Path | None = None) -> Reporter:
+    """A `Console` in the main process if `progress` is true (None: on terminals and in notebooks), else silent."""
+    if os.environ.get("RANK", "0") != "0":
+        return Reporter()
+    return Console(log) if (_is_interactive() if progress is None else progress) else Reporter(log)
+
+
+def _is_interactive() -> bool:
+    from rich.console import Console as RichConsole
+
+    console = RichConsole(stderr=True)
+    return console.is_terminal or console.is_jupyter

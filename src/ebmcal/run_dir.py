@@ -1,0 +1,152 @@
+"""The layout of a run directory and of the model directories in it. Paths only; no torch.
+
+    config.yaml                            the resolved config
+    fingerprints.json                      of the data and of the settings that cannot change
+    results.json                           everything measured: see `ebmcal.evaluation.Evaluation`
+    log.txt, report.html, noise_examples.json
+    trials/<method>-seed<N>/model/         the finetuned model: a transformers checkpoint plus ebmcal.json
+    trials/<method>-seed<N>/<split>.parquet     predictions
+    trials/<method>-seed<N>/history.jsonl  one JSON object per logged step
+    trials/<method>-seed<N>/checkpoint-*/  while training
+    data/, cache/                          for runs from Python: in-memory data; the cache if none is shared
+
+Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `out_of_fold` (cross-fitted predictions of the
+training rows), `noise` (held-out noise texts) and `ood_<name>` (texts from elsewhere).
+"""
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ebmcal.errors import EbmcalError
+from ebmcal.storage import PathLike, fingerprint, read_json, write_json
+
+#: In a model directory: energy, method, seed, training data, calibrator, abstention rule, histograms.
+CARD_FILE = "ebmcal.json"
+
+
+@dataclass(frozen=True, order=True)
+class Trial:
+    """One trained model of a run: a method and a seed.
+
+    >>> Trial.parse("sharp-hidden-seed2")
+    Trial(method='sharp-hidden', seed=2)
+    """
+
+    method: str
+    seed: int
+
+    @property
+    def name(self) -> str:
+        return f"{self.method}-seed{self.seed}"
+
+    @classmethod
+    def parse(cls, name: str) -> "Trial":
+        method, _, seed = name.rpartition("-seed")
+        return cls(method, int(seed))
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The paths of a run directory."""
+
+    root: Path
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def fingerprints(self) -> Path:
+        return self.root / "fingerprints.json"
+
+    @property
+    def results(self) -> Path:
+        return self.root / "results.json"
+
+    @property
+    def log(self) -> Path:
+        return self.root / "log.txt"
+
+    @property
+    def report(self) -> Path:
+        return self.root / "report.html"
+
+    @property
+    def noise_examples(self) -> Path:
+        return self.root / "noise_examples.json"
+
+    def trial(self, trial: Trial) -> Path:
+        return self.root / "trials" / trial.name
+
+    def model(self, trial: Trial) -> Path:
+        return self.trial(trial) / "model"
+
+    def predictions(self, trial: Trial, split: str) -> Path:
+        return self.trial(trial) / f"{split}.parquet"
+
+    def history(self, trial: Trial) -> Path:
+        return self.trial(trial) / "history.jsonl"
+
+    def trials(self) -> list[Trial]:
+        """The trials that have predictions, in name order."""
+        found = {path.parent.name for path in (self.root / "trials").glob("*-seed*/*.parquet")}
+        return [Trial.parse(name) for name in sorted(found)]
+
+    def splits(self, trial: Trial) -> list[str]:
+        """The splits with predictions of a trial, in name order."""
+        return sorted(path.stem for path in self.trial(trial).glob("*.parquet"))
+
+    @classmethod
+    def containing(cls, model: PathLike) -> "tuple[RunDir, Trial] | None":
+        """The run and the trial that a model directory belongs to; None for a model elsewhere.
+
+        >>> RunDir.containing("runs/a/trials/hidden-seed1/model")[1]
+        Trial(method='hidden', seed=1)
+        """
+        found = re.search(r"(.*)/trials/([^/]+-seed\d+)/model/?$", Path(model).absolute().as_posix())
+        return (cls(Path(found[1])), Trial.parse(found[2])) if found else None
+
+
+def predictions_of_model(model: PathLike, split: str) -> Path | None:
+    """The predictions of a split in the run that a model directory belongs to; None if there are none."""
+    place = RunDir.containing(model)
+    path = place[0].predictions(place[1], split) if place else None
+    return path if path and path.is_file() else None
+
+
+def read_card(model: PathLike) -> dict[str, Any]:
+    """`ebmcal.json` of a model directory; empty for a plain checkpoint."""
+    path = Path(model) / CARD_FILE
+    if not path.is_file():
+        return {}
+    card = read_json(path)
+    if not isinstance(card, dict):
+        raise EbmcalError(f"{path} holds a {type(card).__name__}; expected a JSON object. Restore or delete it.")
+    return card
+
+
+def update_card(model: PathLike, **entries: Any) -> None:
+    """Set entries of `ebmcal.json` in a model directory; an entry that is None is removed."""
+    card = read_card(model) | entries
+    write_json(Path(model) / CARD_FILE, {k: v for k, v in card.items() if v is not None})
+
+
+def weights_fingerprint(model: PathLike) -> str:
+    """A cheap identity of the weights in a model directory: names, sizes and modification-proof headers.
+
+    The safetensors header lists every tensor; together with a sample of the bytes it changes with any retraining,
+    without reading gigabytes.
+    """
+    files = sorted(Path(model).glob("*.safetensors"))
+    if not files:
+        raise EbmcalError(f"{model} has no *.safetensors weights. Expected a model directory.")
+    return fingerprint([(path.name, path.stat().st_size, _sample(path)) for path in files])
+
+
+def _sample(path: Path, n_blocks: int = 64, block: int = 4096) -> str:
+    size = path.stat().st_size
+    with open(path, "rb") as handle:
+        starts = [size * i // n_blocks for i in range(n_blocks)]
+        return fingerprint([(handle.seek(start), handle.read(block).hex()) for start in starts])

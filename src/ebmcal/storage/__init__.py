@@ -1,1 +1,0 @@
-"""What lies on disk: written whole or not at all, with checksums, by one process at a time."""
