@@ -1,4 +1,4 @@
-"""Fuzzing of the readers: damaged and hostile files must be read or refused with `EbmcalError`, nothing else.
+"""Fuzzing of the readers: corrupt and hostile files are read or refused with an `EbmcalError`, nothing else.
 
 `fuzz_files(count)` is deterministic for a seed. Run alone: python tests/data/fuzz_files.py --count 10000
 """
@@ -17,9 +17,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from ebmcal.data import DataSource, load_data
-from ebmcal.data.parts import PartFiles
-from ebmcal.data.store import store_part
+from ebmcal.data import DataConfig, load_task
+from ebmcal.data.store import store_table
+from ebmcal.data.tables import TableSource
 from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 
@@ -33,7 +33,7 @@ HOSTILE = [
 
 
 def samples() -> dict[str, bytes]:
-    """One sound file of each format, as bytes, by file ending."""
+    """One valid file of each format, as bytes, by suffix."""
     rows = [(TEXTS[i % len(TEXTS)] + f" {i}", LABELS[i % 3]) for i in range(40)]
     quoted = [(f'"{text}"'.replace('"no"', '""no""'), label) for text, label in rows]
     csv = "text,label\n" + "".join(f"{text},{label}\n" for text, label in quoted)
@@ -54,8 +54,8 @@ def samples() -> dict[str, bytes]:
     }
 
 
-def damaged(data: bytes, rng: random.Random) -> bytes:
-    """The file after one to eight random injuries."""
+def corrupted(data: bytes, rng: random.Random) -> bytes:
+    """The file after one to eight random changes."""
     content = bytearray(data)
     for _ in range(rng.randint(1, 8)):
         at = rng.randrange(len(content) + 1)
@@ -79,35 +79,30 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
 
 
 def read_all(path: Path, cache_dir: Path) -> int:
-    """Load a file as training data and go through every text; the number of rows read."""
-    if path.suffix == ".arrow":  # read only as part of a saved data set, so not a training file by itself
-        part = PartFiles((path,), "arrow", Columns("text", None, "label"))
-        part.check()
-        return len(store_part(part, cache_dir).ids)
-    data = load_data(DataSource(train=path), cache_dir)
-    json.dumps(data.audit, allow_nan=False)
-    n = 0
-    for split in data.splits.values():
-        for text, _ in split.texts():
-            text.encode("utf-8")
-            n += 1
-    return n
+    """Load a file as training data and read every text; the number of rows."""
+    if path.suffix == ".arrow":  # only read as part of a saved dataset
+        source = TableSource(str(path), (path,))
+        return len(store_table(source, source.resolve(Columns("text", None, "label")), cache_dir).dataset)
+    task = load_task(DataConfig(train=path), cache_dir)
+    json.dumps(task.audit, allow_nan=False)
+    texts = [text for split in task.splits.values() for text in split["text"]]
+    return len([text.encode("utf-8") for text in texts])
 
 
 def fuzz_files(count: int, seed: int = 0, folder: Path | None = None) -> dict:
-    """Read `count` damaged files: {"read", "refused", "failed": [descriptions], "by_format"}; failed must be empty."""
+    """Read `count` corrupted files: {"read", "refused", "failed": [reasons], "by_format"}; failed must be empty."""
     rng, outcome, failed = random.Random(seed), Counter(), []
-    sound = samples()
+    valid = samples()
     with tempfile.TemporaryDirectory(dir=folder) as name:
         for i in range(count):
-            suffix = list(sound)[i % len(sound)]
+            suffix = list(valid)[i % len(valid)]
             path = Path(name) / f"fuzz{suffix}"
-            path.write_bytes(damaged(sound[suffix], rng))
+            path.write_bytes(corrupted(valid[suffix], rng))
             what = f"seed {seed}, file {i} ({suffix})"
             result = attempt(partial(read_all, path, Path(name) / "cache"), failed, what)
             outcome[suffix, result] += 1
             shutil.rmtree(Path(name) / "cache", ignore_errors=True)
-    by_format = {suffix: {r: outcome[suffix, r] for r in ("read", "refused", "failed")} for suffix in sound}
+    by_format = {suffix: {r: outcome[suffix, r] for r in ("read", "refused", "failed")} for suffix in valid}
     return {r: sum(v[r] for v in by_format.values()) for r in ("read", "refused")} | {
         "failed": failed,
         "by_format": by_format,
@@ -115,7 +110,7 @@ def fuzz_files(count: int, seed: int = 0, folder: Path | None = None) -> dict:
 
 
 def attempt(read: Callable[[], object], failed: list[str], what: str) -> str:
-    """Call a reader: "read", "refused" by an error of ours, or "failed", and then why is added to `failed`."""
+    """Call a reader: "read", "refused" with an `EbmcalError`, or "failed", with the reason in `failed`."""
     try:
         read()
         return "read"

@@ -1,124 +1,193 @@
-"""What is odd about the data, counted: a JSON-able record for the run folder and sentences for a person."""
+"""The data audit: a JSON-able record of what was found in files and splits, and messages that say what was done."""
 
+import difflib
 import re
 import unicodedata
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from ebmcal.data.texts import Texts
-from ebmcal.data.values import FIRST, NOT_UTF8
+from ebmcal.data.splits import Split
+from ebmcal.data.values import N_PLACES, NOT_UTF8, NUL, listed
 
-#: Fewer rows than these are said to be few.
-FEW_ROWS = 100
+FEW_ROWS = 100  # of a split
+FEW_LABEL_ROWS = 5
+NO_LABEL_NAMES = ("nan", "null", "none", "na", "n/a", "nil", "missing", "unknown", "?")
 
-#: Spellings of "there is no label" that are labels here.
-NO_LABEL = ("nan", "null", "none", "na", "n/a", "nil", "missing", "unknown", "?")
+#: What was done about each reason of the tally; all other reasons are rows that were left out.
+_DONE = {
+    NOT_UTF8: "replaced by \ufffd; if the file has another encoding, pass it (--encoding latin-1, cp1252, …)",
+    NUL: "replaced by spaces",
+    "labels with surrounding spaces": "spaces removed",
+    "blank lines": "skipped",
+    "rows that span several lines": "read as one row each",
+    "lines joined by unmatched quotes": "left out",
+}
+
+Entry = dict[str, Any]
 
 
-def audit_split(split: Texts, names: tuple[str, ...], earlier: dict[str, Texts]) -> dict[str, Any]:
-    """Counts of one split, and of the texts it shares with the splits before it (training, calibration)."""
+def audit_split(split: Split, names: tuple[str, ...], earlier: dict[str, Split]) -> dict[str, Any]:
+    """Counts for one split, and for the texts that it shares with earlier splits."""
     counts = np.bincount(split.labels[split.labels >= 0], minlength=len(names))
-    record = {
+    repeated, conflicting = _duplicates(split)
+    return {
         "rows": len(split),
+        "unit": split.unit,
         "label_counts": {name: int(n) for name, n in zip(names, counts, strict=True)},
-        "empty_texts": _counted(split, split.empty),
-        **_duplicates(split),
+        "empty_texts": count_places(split.is_empty, split.places),
+        "duplicates": count_places(repeated, split.places),
+        "conflicting_duplicates": count_places(conflicting, split.places),
+        "shared": {n: count_places(_is_in(split.keys, other.keys), split.places) for n, other in earlier.items()},
     }
-    for name, other in earlier.items():
-        record[f"also_in_{name}"] = _counted(split, np.isin(split.keys, other.keys))
-    return record
 
 
-def _counted(split: Texts, chosen: np.ndarray) -> dict[str, Any]:
-    return {"count": int(chosen.sum()), "first_rows": split.ids[chosen][:FIRST].tolist()}
+def count_places(chosen: np.ndarray, places: np.ndarray) -> Entry:
+    """{"count", "first"}: the number of chosen rows and where the first of them are."""
+    return {"count": int(chosen.sum()), "first": places[chosen][:N_PLACES].tolist()}
 
 
-def _duplicates(split: Texts) -> dict[str, Any]:
-    """Rows whose text came before in the split, and texts that came with more than one label."""
-    order = np.argsort(split.keys, kind="stable")  # equal texts side by side, the first of them first
-    new = np.ones(len(split), dtype=bool)
-    new[1:] = split.keys[order[1:]] != split.keys[order[:-1]]
-    again, differing = np.zeros(len(split), dtype=bool), np.zeros(len(split), dtype=bool)
-    repeats = np.flatnonzero(~new)
-    firsts = np.flatnonzero(new)[np.cumsum(new)[repeats] - 1]
-    again[order[repeats]] = True
-    differing[order[repeats]] = split.labels[order[repeats]] != split.labels[order[firsts]]
-    return {"duplicates": _counted(split, again), "duplicates_with_another_label": _counted(split, differing)}
+def _is_in(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """`np.isin` by binary search, several times faster for random 64-bit keys."""
+    ordered = np.sort(others)
+    return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
 
 
-def audit_sentences(audit: dict[str, Any]) -> list[str]:
-    """The audit as short sentences, only what a person should know; rows count from 0, lines from 1.
+def _duplicates(split: Split) -> tuple[np.ndarray, np.ndarray]:
+    """[n] bool, [n] bool: rows with the text of an earlier row, and those of them with another label."""
+    _, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
+    repeated = first[inverse] != np.arange(len(split))
+    return repeated, repeated & (split.labels != split.labels[first[inverse]])
 
-    >>> audit_sentences({"files": {}, "splits": {"train": {"rows": 2, "duplicates": {"count": 1, "first_rows": [1]}}}})
-    ['train: 1 duplicates (first rows 1)']
+
+def audit_messages(audit: dict[str, Any]) -> list[str]:
+    """The audit in sentences: what was found and what was done. Lines count from 1, rows from 0.
+
+    >>> entry = {"count": 1, "first": [7]}
+    >>> audit_messages({"files": {}, "splits": {"train": {"rows": 200, "unit": "line", "duplicates": entry}}})
+    ['train: 1 text occurs more than once: kept, copies stay in the same split (line 7).']
     """
-    lines = []
-    for part, record in audit["files"].items():
-        flat = {"rows without a label, set aside": record["missing_labels"]}
-        flat |= {f"rows set aside: {reason}": entry for reason, entry in record["set_aside"].items()}
-        flat |= record["cleaned"] | record["met"]
-        lines += [_sentence(part, what, entry) for what, entry in flat.items() if entry["count"]]
-    for name, record in audit["splits"].items():
-        odd = {what.replace("_", " "): entry for what, entry in record.items() if what not in ("rows", "label_counts")}
-        lines += [_sentence(name, what, entry) for what, entry in odd.items() if entry["count"]]
-    return lines + _few(audit["splits"]) + odd_labels(audit["splits"].get("train", {}).get("label_counts", {}))
+    messages = [m for part, record in audit["files"].items() for m in _file_messages(part, record)]
+    messages += [m for name, record in audit["splits"].items() for m in _split_messages(name, record)]
+    return messages + list(_label_messages(audit["splits"].get("train", {}).get("label_counts", {})))
 
 
-def label_sentence(counts: dict[str, int]) -> str:
-    """Labels with their counts, the most frequent first; of many only the first and the last.
+def _file_messages(part: str, record: dict[str, Any]) -> Iterator[str]:
+    unit = record["unit"]
+    yield from left_out_messages(part, record)
+    for key, found in (
+        ("missing_labels", "without a label: left out"),
+        ("repeated_ids", "with the id of an earlier row: kept, but rows cannot be matched by id"),
+    ):
+        if record[key]["count"]:
+            yield f"{part}: {_count(record[key], 'row')} {found}{_where(record[key], unit)}."
+    for reason, entry in (record["cleaned"] | record["notes"]).items():
+        if reason.startswith("columns separated"):
+            yield f"{part}: {reason}: detected from the header."
+        else:
+            found = f"{_count(entry, 'row')} with" if reason in (NOT_UTF8, NUL) else f"{entry['count']:,}"
+            yield f"{part}: {found} {reason}: {_DONE[reason]}{_where(entry, unit)}."
 
-    >>> label_sentence({"bad": 5, "good": 20})
+
+def left_out_messages(name: str, info: dict[str, Any]) -> Iterator[str]:
+    """The rows of a table that could not be read; `info` is that of a `StoredTable`."""
+    for reason, entry in info["left_out"].items():
+        yield f"{name}: {_count(entry, 'row')} with {reason}: left out{_where(entry, info['unit'])}."
+
+
+def _split_messages(name: str, record: dict[str, Any]) -> Iterator[str]:
+    none = {"count": 0}
+    findings = [
+        ("empty_texts", "is empty", "are empty", "kept; remove them if they carry no information"),
+        ("duplicates", "occurs more than once", "occur more than once", "kept, copies stay in the same split"),
+        (
+            "conflicting_duplicates",
+            "has another label than an earlier copy",
+            "have another label than an earlier copy",
+            "kept; check the labels",
+        ),
+    ]
+    for key, one, many, done in findings:
+        yield from _text_message(name, record.get(key, none), one, many, done, record["unit"])
+    for other, entry in record.get("shared", {}).items():
+        done = f"kept, so results on {name} may be too good"
+        yield from _text_message(name, entry, f"is also in {other}", f"are also in {other}", done, record["unit"])
+    n, absent = record["rows"], [label for label, count in record.get("label_counts", {}).items() if not count]
+    if name != "train" and 0 < n < FEW_ROWS:
+        yield f"{name}: only {n} rows: an accuracy measured on them is uncertain by up to ±{98 / n**0.5:.0f} points."
+    if absent:
+        yield f"{name}: no rows with {'label' if len(absent) == 1 else 'labels'} {listed(absent)}: not evaluated there."
+
+
+def _text_message(name: str, entry: Entry, one: str, many: str, done: str, unit: str) -> Iterator[str]:
+    if entry["count"]:
+        found = f"{_count(entry, 'text')} {one if entry['count'] == 1 else many}"
+        yield f"{name}: {found}: {done}{_where(entry, unit)}."
+
+
+def _label_messages(counts: dict[str, int]) -> Iterator[str]:
+    """Labels that may be another label, no label, or too rare."""
+    for names in _same_spelling(counts):
+        shown = " and ".join(_label(name, counts) for name in names)
+        yield f"labels: {shown} differ only in spelling: kept as separate classes. If they are one, spell them alike."
+    for name, other in _likely_misspelt(counts):
+        yield (
+            f"labels: {_label(name, counts)} may be a misspelt {_label(other, counts)}: kept as a separate class. "
+            "If so, correct it."
+        )
+    for name in counts:
+        if name.casefold() in NO_LABEL_NAMES:
+            yield f"labels: {_label(name, counts)} is kept as a class. If it means no label, leave the field empty."
+    rare = [name for name, n in counts.items() if 0 < n < FEW_LABEL_ROWS]
+    if rare:
+        shown = ", ".join(_label(name, counts) for name in rare[:5]) + (", …" if len(rare) > 5 else "")
+        yield (
+            f"labels: {len(rare)} with fewer than {FEW_LABEL_ROWS} training rows, {shown}: kept, but too rare to learn "
+            "or evaluate. Add rows, or merge or remove them."
+        )
+
+
+def _same_spelling(counts: dict[str, int]) -> list[list[str]]:
+    groups: dict[str, list[str]] = {}
+    for name in counts:
+        plain = re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip()
+        groups.setdefault(plain, []).append(name)
+    return [names for plain, names in groups.items() if plain and len(names) > 1]
+
+
+def _likely_misspelt(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """(rare label, similar label with at least ten times as many rows), by edit similarity."""
+    for name, n in counts.items():
+        frequent = [
+            other
+            for other, m in counts.items()
+            if m >= 10 * max(n, 1)
+            and name.casefold() != other.casefold()
+            and re.sub(r"\d", "", name) != re.sub(r"\d", "", other)  # "type 1" and "type 2" are not misspelt
+        ]
+        yield from ((name, other) for other in difflib.get_close_matches(name, frequent, n=1, cutoff=0.85) if n)
+
+
+def label_summary(counts: dict[str, int]) -> str:
+    """Labels with their counts, most frequent first; of many, the first and the last ones.
+
+    >>> label_summary({"bad": 5, "good": 20})
     'good 20, bad 5'
     """
     shown = [f"{name} {n:,}" for name, n in sorted(counts.items(), key=lambda item: -item[1])]
     return ", ".join(shown if len(shown) <= 12 else [*shown[:6], f"… ({len(shown)} labels)", *shown[-3:]])
 
 
-def odd_labels(counts: dict[str, int]) -> list[str]:
-    """Labels that may be one in two spellings, or none at all.
-
-    >>> odd_labels({"pos": 9, "Pos": 1, "neg": 8})
-    ["labels: 'pos' (9 rows) and 'Pos' (1 rows) are two classes; if they are one, spell them alike"]
-    """
-    alike: dict[str, list[str]] = {}
-    for name in counts:
-        alike.setdefault(re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip(), []).append(
-            name
-        )
-    lines = []
-    for names in (group for key, group in alike.items() if len(group) > 1 and key):
-        listed = " and ".join(f"{name!r} ({counts[name]:,} rows)" for name in names)
-        lines.append(f"labels: {listed} are {_number(len(names))} classes; if they are one, spell them alike")
-    for name in (name for name in counts if name.casefold() in NO_LABEL):
-        lines.append(
-            f"labels: {name!r} ({counts[name]:,} rows) is a class like the others; where it means that there is no "
-            "label, leave the field empty"
-        )
-    return lines
+def _label(name: str, counts: dict[str, int]) -> str:
+    return f"{name!r} ({_count({'count': counts[name]}, 'row')})"
 
 
-def _number(n: int) -> str:
-    return {2: "two", 3: "three"}.get(n, str(n))
+def _count(entry: Entry, noun: str) -> str:
+    return f"{entry['count']:,} {noun}{'' if entry['count'] == 1 else 's'}"
 
 
-def _few(splits: dict[str, Any]) -> list[str]:
-    """Splits that are too small to say much, and labels that they lack."""
-    lines = []
-    for name, record in splits.items():
-        n, absent = record["rows"], [label for label, count in record.get("label_counts", {}).items() if not count]
-        if name != "train" and n < FEW_ROWS:
-            lines.append(
-                f"{name}: {n} rows only: an accuracy over them is uncertain by up to ±{98 / n**0.5:.0f} points"
-            )
-        if absent:
-            shown = ", ".join(map(repr, absent[:5])) + (", …" if len(absent) > 5 else "")
-            lines.append(f"{name}: no row of {len(absent):,} of the labels ({shown})")
-    return lines
-
-
-def _sentence(where: str, what: str, entry: dict[str, Any]) -> str:
-    what += " (its encoding may be another: --encoding latin-1, cp1252, …)" if what == NOT_UTF8 else ""
-    unit = "lines" if "first_lines" in entry else "rows"
-    places = ", ".join(str(place) for place in entry[f"first_{unit}"])
-    return f"{where}: {entry['count']:,} {what} (first {unit} {places})"
+def _where(entry: Entry, unit: str) -> str:
+    places = [str(place) for place in entry["first"]]
+    more = ", …" if entry["count"] > len(places) else ""
+    return f" ({unit if len(places) == 1 and not more else unit + 's'} {', '.join(places)}{more})"

@@ -1,153 +1,206 @@
-"""`load_data`: from what the user asked for to splits of texts with an audit. The one entry to the data code."""
+"""`load_task`: from a request to splits with an audit; `as_dataset`: any data as one `datasets.Dataset`."""
 
-from collections.abc import Callable
+import json
+import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.data.audit import audit_split
-from ebmcal.data.labels import check_seen, class_map, classes_of, infer_names
-from ebmcal.data.parts import PartFiles, check_file, format_of
-from ebmcal.data.sources import DataSource, ResolvedSource, resolve_source
-from ebmcal.data.splits import halves, stratified_split, stratified_subset
-from ebmcal.data.store import StoredPart, store_part
-from ebmcal.data.texts import Texts
-from ebmcal.data.values import FIRST, NOT_UTF8, Columns
-from ebmcal.errors import EbmcalError
-from ebmcal.storage.checksums import fingerprint
+from ebmcal.data.audit import audit_split, count_places, left_out_messages
+from ebmcal.data.labels import class_map, describe_labels, encode_labels, infer_label_names
+from ebmcal.data.memory import as_source
+from ebmcal.data.sources import DataConfig, TaskSources, resolve_sources
+from ebmcal.data.splits import Split, halves, stratified_split, stratified_subset
+from ebmcal.data.store import StoredTable, check_rows, content_fingerprint, dataset_fingerprint, store_table
+from ebmcal.data.tables import TableSource
+from ebmcal.data.values import Columns, Tally
+from ebmcal.errors import EbmcalError, error_context, require_extra
+from ebmcal.progress import Reporter
 
-EVAL_SHARE = 0.1  # of the training file, for a calibration or test split that was not given
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+#: The columns of every dataset in this package; text_pair only for pairs.
+COLUMNS = ("id", "text", "text_pair", "label")
+
+EVAL_SHARE = 0.1  # of the training rows, for a test split that was not given
 
 
 @dataclass(frozen=True)
 class TaskData:
-    """Splits "train", "calibration", "test" (and "test_mismatched"), with the audit of what was odd."""
+    """The splits of a task: "train", "test" and, if there is one, "calibration" and "test_mismatched".
 
-    task_name: str
+    Datasets have the columns id (str), text, text_pair (pairs only) and label (int64, a `ClassLabel`).
+    """
+
+    name: str
     metric: str
     label_names: tuple[str, ...]
     is_pair: bool
-    splits: dict[str, Texts]
+    splits: "dict[str, Dataset]"
     audit: dict[str, Any]
 
-    @property
-    def fingerprint(self) -> str:
-        """16 hex digits of label names and the contents of all splits."""
-        return fingerprint(self.label_names, self.is_pair, {n: s.fingerprint for n, s in self.splits.items()})
+    @cached_property
+    def fingerprints(self) -> dict[str, str]:
+        """Split → fingerprint of its texts and labels, independent of paths."""
+        return {name: dataset_fingerprint(split) for name, split in self.splits.items()}
 
 
-def load_data(source: DataSource, cache_dir: Path, say: Callable[[str], None] = lambda line: None) -> TaskData:
-    r"""Read, check and split the data of a run; Arrow files are kept in `cache_dir` and found again; damage is said.
+def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = None) -> TaskData:
+    r"""Read, check, split and audit the data of a run. Files are converted once and cached in `cache_dir`.
 
     >>> import tempfile; folder = Path(tempfile.mkdtemp())
-    >>> _ = (folder / "mood.csv").write_text("text,label\n" + "fine film,good\ndull film,bad\n" + "".join(
-    ...     f"film {i},{'good' if i % 2 else 'bad'}\n" for i in range(58)))
-    >>> data = load_data(DataSource(train=folder / "mood.csv"), folder / "cache")
-    >>> data.label_names, {name: len(split) for name, split in data.splits.items()}
+    >>> _ = (folder / "mood.csv").write_text("text,label\n" + "".join(
+    ...     f"film {i},{'good' if i % 2 else 'bad'}\n" for i in range(60)))
+    >>> task = load_task(DataConfig(train=folder / "mood.csv", calibration_share=0.1), folder / "cache")
+    >>> task.label_names, {name: len(split) for name, split in task.splits.items()}
     (('bad', 'good'), {'train': 48, 'calibration': 6, 'test': 6})
     """
-    resolved = resolve_source(source)
-    stored = {part: store_part(files, cache_dir, say) for part, files in resolved.parts.items()}
-    names, labelled = _labelled(resolved, stored)
-    splits = _splits(labelled, source.split_seed)
-    _check_splits(splits, names, resolved.parts["train"].paths[0])
-    splits = {name: _limited(name, split, source) for name, split in splits.items()}
-    audit = {"files": _file_records(stored, labelled)}
-    del stored, labelled  # their arrays are as large as those of the splits, and the audit sorts
-    audit["splits"] = _split_records(splits, names)
-    return TaskData(resolved.name, resolved.metric, names, splits["train"].is_pair, splits, audit)
+    require_extra("train", "datasets")
+    reporter = reporter or Reporter()
+    sources = resolve_sources(data)
+    stored = {}
+    for part, (source, columns) in sources.parts.items():
+        stored[part] = store_table(source, columns, Path(cache_dir), reporter)
+    names, parts = _label_parts(sources, stored)
+    splits = _make_splits(parts, data)
+    _check_splits(splits, names)
+    splits = {name: _limit(name, split, data) for name, split in splits.items()}
+    files = {part: _file_record(stored[part], split, data.id_column is not None) for part, split in parts.items()}
+    earlier = {name: [n for n in ("train", "calibration") if n in splits and n != name] for name in splits}
+    earlier["train"] = []
+    records = {n: audit_split(split, names, {e: splits[e] for e in earlier[n]}) for n, split in splits.items()}
+    datasets = {name: split.dataset for name, split in splits.items()}
+    is_pair = "text_pair" in datasets["train"].column_names
+    task = TaskData(sources.name, sources.metric, names, is_pair, datasets, {"files": files, "splits": records})
+    # The keys are known: computing the fingerprints now saves reading all texts again.
+    vars(task)["fingerprints"] = {n: content_fingerprint(is_pair, s.keys, s.labels) for n, s in splits.items()}
+    return task
 
 
-def load_texts(
-    path: Path,
-    cache_dir: Path,
-    text_column: str = "text",
+def as_dataset(
+    data: Any,
+    *,
+    text_column: str | None = None,
     text_pair_column: str | None = None,
     label_column: str | None = None,
-    label_names: tuple[str, ...] | None = None,
-    say: Callable[[str], None] = lambda line: None,
+    id_column: str | None = None,
+    label_names: Sequence[str] | None = None,
     encoding: str | None = None,
-) -> Texts:
-    """All rows of one file, labels optional: to predict on it, or as text from elsewhere.
+    keep_columns: bool = False,
+    cache_dir: Path | None = None,
+    reporter: Reporter | None = None,
+) -> "Dataset":
+    """Any data as a Dataset with the columns id, text, text_pair (pairs only) and label (-1 if unlabelled).
 
-    Labels are classes of `label_names` (inferred when None); rows without one are kept with label -1.
+    `data`: a path of CSV, TSV, JSONL, JSON, Parquet or text lines (also .gz), "-" for standard input, a DataFrame
+    (pandas, polars), an Arrow table, a `datasets.Dataset`, a dict of columns, (texts, labels), a list of texts or of
+    (text, text) pairs. Without `text_column`, "text", "sentence" or the only column is read. Labels are read from
+    `label_column` only, as indices of `label_names` or, without them, of the labels found. Without `id_column`, ids
+    are row numbers from 0. `keep_columns` keeps the other columns, except those with a name of `COLUMNS`.
+    With `cache_dir`, files are converted there and memory-mapped. A Dataset of this form is returned unchanged.
+
+    >>> dataset = as_dataset((["fine film", "dull film"], ["good", "bad"]))
+    >>> dataset["label"][:], dataset.features["label"].names, dataset["id"][:]
+    ([1, 0], ['bad', 'good'], ['0', '1'])
     """
-    path = Path(path)
-    check_file(path)
-    columns = Columns(text_column, text_pair_column, label_column)
-    part = PartFiles((path,), format_of(path), columns, encoding=encoding)
-    part.check()
-    stored = store_part(part, Path(cache_dir), say)
-    _check_rows(stored, str(path), encoding)
-    names = label_names or infer_names(stored.label_values, path)
-    classes = classes_of(stored, class_map(tuple(names), by_number=label_names is not None), str(path))
-    return Texts.of(stored, text_pair_column is not None, classes)
+    require_extra("train", "datasets")
+    named = Columns(text_column, text_pair_column, label_column, id_column, other=keep_columns)
+    if _is_standard(data):
+        own_names = getattr(data.features["label"], "names", None)
+        if own_names is None or label_names is None or own_names == list(label_names):
+            return data
+        named = Columns("text", "text_pair" if "text_pair" in data.column_names else None, "label", "id")
+    source, columns = as_source(data, named, encoding)
+    stored = store_table(source, columns, cache_dir, reporter)
+    for message in left_out_messages(source.name, stored.info):
+        reporter.info(message) if reporter else warnings.warn(message, stacklevel=2)
+    with error_context(source.name):
+        if source.paths:
+            check_rows(stored, encoding)
+        values, codes = stored.label_codes()
+        names = tuple(label_names or source.label_names or infer_label_names(values))
+        mapping = class_map(names, by_number=label_names is not None)
+        labels = encode_labels(values, codes, stored.places, mapping, source.unit, "label_names")
+    dataset = _with_labels(stored, labels, names)
+    return _with_other_columns(dataset, source, columns, stored.places) if keep_columns else dataset
 
 
-def load_other_texts(
-    path: Path,
-    cache_dir: Path,
-    text_column: str | None = None,
-    say: Callable[[str], None] = lambda line: None,
-    encoding: str | None = None,
-) -> Texts:
-    """Texts from elsewhere: the column `text`, that of the run's own files, `sentence`, or the only one of the file."""
-    path = Path(path)
-    check_file(path)
-    columns = PartFiles((path,), format_of(path), Columns("text"), encoding=encoding).header_of(path)
-    known = [name for name in ("text", text_column, "sentence") if name in columns]
-    chosen = (known or (columns if len(columns) == 1 else ["text"]))[0]
-    return load_texts(path, cache_dir, chosen, say=say, encoding=encoding)
+def _is_standard(data: Any) -> bool:
+    """Whether this is a Dataset as `load_task` and `as_dataset` produce it: class names, or no labels at all."""
+    features = getattr(data, "features", None) or {}
+    if type(data).__module__ != "datasets.arrow_dataset" or not {"id", "text", "label"} <= set(features):
+        return False
+    kinds = {name: getattr(kind, "dtype", None) for name, kind in features.items()}
+    if not all(kinds[name] == ("int64" if name == "label" else "string") and name in COLUMNS for name in kinds):
+        return False
+    return hasattr(features["label"], "names") or not (np.asarray(data["label"]) >= 0).any()
 
 
-def _labelled(resolved: ResolvedSource, stored: dict[str, StoredPart]) -> tuple[tuple[str, ...], dict[str, Texts]]:
-    """Class names, and each part without the rows that have no label."""
-    for part, kept in stored.items():
-        _check_rows(kept, f"the {part} file {resolved.parts[part].paths[0]}", resolved.parts[part].encoding)
-    names = resolved.label_names or infer_names(stored["train"].label_values, resolved.parts["train"].paths[0])
-    mapping = class_map(names, by_number=resolved.label_names is not None)
-    labelled = {}
-    for part, kept in stored.items():
-        who = f"{resolved.name} does not have" if part == "train" else "training never saw"
-        file = f"the {part} file {resolved.parts[part].paths[0]}"
-        classes = classes_of(kept, mapping, f"T{file[1:]}", who)
-        texts = Texts.of(kept, resolved.parts[part].columns.pair is not None, classes)
-        labelled[part] = texts.take(np.flatnonzero(classes >= 0)) if (classes < 0).any() else texts
-        if len(labelled[part]) == 0:
-            raise EbmcalError(f"No row of {file} has a label in column {resolved.parts[part].columns.label!r}.")
-        if part == "train":
-            _check_two_classes(labelled[part], names, file, resolved.parts[part].columns.label)
-    return names, labelled
+def _with_labels(stored: StoredTable, labels: np.ndarray, names: tuple[str, ...]) -> "Dataset":
+    """The stored texts (still memory-mapped) with classes instead of labels as written."""
+    import datasets
+    import pyarrow as pa
+
+    kind = datasets.ClassLabel(names=list(names)) if names else datasets.Value("int64")
+    info = datasets.DatasetInfo(features=datasets.Features({"label": kind}))
+    classes = datasets.Dataset(pa.table({"label": labels}), info)  # from_dict would encode value by value
+    texts = stored.dataset.select_columns([name for name in COLUMNS[:3] if name in stored.dataset.column_names])
+    return datasets.concatenate_datasets([texts, classes], axis=1)
 
 
-def _check_two_classes(train: Texts, names: tuple[str, ...], file: str, column: str | None) -> None:
-    seen = np.unique(train.labels)
-    if len(seen) < 2:
+def _with_other_columns(dataset: "Dataset", source: TableSource, columns: Columns, places: np.ndarray) -> "Dataset":
+    """Add the user's other columns; values of different types in one column become JSON strings."""
+    import datasets
+    import pyarrow as pa
+
+    kept = set(places.tolist())
+    rows = [row.values for row in source.rows(columns, Tally()) if row.place in kept]
+    names = dict.fromkeys(name for row in rows for name in row if name not in (*COLUMNS, *columns.names()))
+    values = {name: [row.get(name) for row in rows] for name in names}
+    for name in names:
+        try:
+            pa.array(values[name])
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            values[name] = [None if value is None else json.dumps(value, default=str) for value in values[name]]
+    return datasets.concatenate_datasets([dataset, datasets.Dataset.from_dict(values)], axis=1) if names else dataset
+
+
+def _label_parts(sources: TaskSources, stored: dict[str, StoredTable]) -> tuple[tuple[str, ...], dict[str, Split]]:
+    """Class names, and the labelled rows of each part."""
+    names, parts = sources.label_names, {}
+    for part, (source, columns) in sources.parts.items():
+        with error_context(f"{part} data {source.name}"):
+            table = stored[part]
+            check_rows(table, source.encoding)
+            values, codes = table.label_codes()
+            names = names or source.label_names or infer_label_names(values)
+            owner = f"the labels of {sources.name if part == 'train' else 'the training data'}"
+            mapping = class_map(names, by_number=bool(sources.label_names))
+            labels = encode_labels(values, codes, table.places, mapping, source.unit, owner)
+            dataset = _with_labels(table, labels, names)
+            split = Split(dataset, labels, table.keys, table.places, table.is_empty, source.unit)
+            parts[part] = split.take(np.flatnonzero(labels >= 0)) if (labels < 0).any() else split
+            _check_labels(parts[part], names, columns, part)
+    return names, parts
+
+
+def _check_labels(split: Split, names: tuple[str, ...], columns: Columns, part: str) -> None:
+    if len(split) == 0:
+        raise EbmcalError(f"No row has a label in column {columns.label!r}.")
+    seen = np.unique(split.labels)
+    if part == "train" and len(seen) < 2:
         raise EbmcalError(
-            f"The labelled rows of {file} have one class only ({names[seen[0]]!r}); at least two are needed. "
-            f"Check the label column {column!r}."
+            f"All labelled rows have the class {names[seen[0]]!r}; expected at least two classes. Check the label "
+            f"column {columns.label!r}."
         )
 
 
-def _check_rows(stored: StoredPart, what: str, encoding: str | None = None) -> None:
-    info = stored.info
-    if info["rows"] == 0:
-        aside = sum(entry["count"] for entry in info["set_aside"].values())
-        broken = f" ({aside:,} were set aside as broken)" if aside else ""
-        raise EbmcalError(f"There are no rows to read in {what}{broken}.")
-    if info["empty_texts"]["count"] == info["rows"]:
-        raise EbmcalError(f"Every text of {what} is empty. Choose another text column.")
-    n_hurt = info["cleaned"].get(NOT_UTF8, {"count": 0})["count"]
-    if encoding is None and n_hurt > info["rows"] / 2:
-        raise EbmcalError(
-            f"{n_hurt:,} of the {info['rows']:,} rows of {what} are not UTF-8: characters would be lost. Name the "
-            "encoding of the file (--encoding latin-1, cp1252, …), or utf-8 to take them as they are."
-        )
-
-
-def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
+def _make_splits(parts: dict[str, Split], data: DataConfig) -> dict[str, Split]:
     if "dev" in parts:
         calibration, test = (parts["dev"].take(half) for half in halves(len(parts["dev"])))
         splits = {"train": parts["train"], "calibration": calibration, "test": test}
@@ -155,49 +208,48 @@ def _splits(parts: dict[str, Texts], seed: int) -> dict[str, Texts]:
             other = parts["dev_mismatched"]
             splits["test_mismatched"] = other.take(halves(len(other))[1])
         return splits
-    wanted = [name for name in ("calibration", "test") if name not in parts]
-    train = parts["train"]
-    cut = stratified_split(train.keys, train.labels, (EVAL_SHARE,) * len(wanted), seed)
-    made = dict(zip(wanted, (train.take(rows) for rows in cut[1:]), strict=True))
-    first = train if not wanted else train.take(cut[0])
-    every = parts | made
-    return {"train": first, "calibration": every["calibration"], "test": every["test"]}
+    train, missing = parts["train"], [name for name in ("calibration", "test") if name not in parts]
+    shares = {"calibration": data.calibration_share or EVAL_SHARE, "test": EVAL_SHARE}
+    rest, *cut = stratified_split(train.keys, train.labels, tuple(shares[n] for n in missing), data.split_seed)
+    rows = dict(zip(missing, cut, strict=True))
+    if "calibration" in rows and data.calibration_share is None:  # the test split stays the same
+        rest = np.sort(np.concatenate([rest, rows.pop("calibration")]))
+    splits = parts | {name: train.take(chosen) for name, chosen in rows.items()}
+    splits["train"] = train.take(rest) if len(rest) < len(train) else train
+    return {name: splits[name] for name in ("train", "calibration", "test") if name in splits}
 
 
-def _check_splits(splits: dict[str, Texts], names: tuple[str, ...], file: Path) -> None:
+def _check_splits(splits: dict[str, Split], names: tuple[str, ...]) -> None:
     train = splits["train"]
     for name, split in splits.items():
         if len(split) == 0:
             raise EbmcalError(
-                f"The {name} split has no rows: the training rows of {file} have {len(np.unique(train.keys)):,} "
-                "different texts, too few to cut one off (equal texts stay together). Give the split as a file."
+                f"The {name} split would have no rows: the training data has {len(np.unique(train.keys)):,} distinct "
+                f"texts, too few to split (copies of a text stay together). Pass {name} data."
             )
-        check_seen(train.labels, split.labels, split.ids, names, f"The {name} split")
+        unseen = sorted(set(split.labels.tolist()) - set(train.labels.tolist()))
+        if unseen:
+            entries = [(names[c], np.flatnonzero(split.labels == c)) for c in unseen]
+            described = describe_labels(entries, split.places, split.unit)
+            raise EbmcalError(f"The {name} split has {described}, which the training rows lack. Add or remove rows.")
 
 
-def _limited(name: str, split: Texts, source: DataSource) -> Texts:
-    limit = source.max_train_rows if name == "train" else source.max_eval_rows
+def _limit(name: str, split: Split, data: DataConfig) -> Split:
+    limit = data.max_train_rows if name == "train" else data.max_eval_rows
     if limit is None or limit >= len(split):
         return split
-    every_class = name == "train"
-    return split.take(stratified_subset(split.keys, split.labels, limit, source.split_seed, every_class))
+    return split.take(stratified_subset(split.keys, split.labels, limit, data.split_seed, every_class=name == "train"))
 
 
-def _file_records(stored: dict[str, StoredPart], labelled: dict[str, Texts]) -> dict[str, Any]:
-    records = {}
-    for part, kept in stored.items():
-        all_labelled = len(labelled[part]) == len(kept.ids)
-        ids = kept.ids[:0] if all_labelled else np.setdiff1d(kept.ids, labelled[part].ids, assume_unique=True)
-        # Counted here and not while reading: only a task knows that its files write "-" or -1 for no label.
-        missing = {"count": len(ids), "first_rows": [int(i) for i in ids[:FIRST]]}
-        known = {k: v for k, v in kept.info.items() if k != "arrow_sha256"}
-        records[part] = known | {"labelled_rows": len(labelled[part]), "missing_labels": missing}
-    return records
-
-
-def _split_records(splits: dict[str, Texts], names: tuple[str, ...]) -> dict[str, Any]:
-    earlier = {"train": [], "calibration": ["train"]}
-    return {
-        name: audit_split(split, names, {n: splits[n] for n in earlier.get(name, ["train", "calibration"])})
-        for name, split in splits.items()
+def _file_record(stored: StoredTable, labelled: Split, has_ids: bool) -> dict[str, Any]:
+    # Counted here and not while reading: only a task knows that "-" or -1 means no label.
+    is_missing = ~np.isin(stored.places, labelled.places)
+    repeated = np.zeros(len(is_missing), dtype=bool)
+    if has_ids:  # row numbers are unique
+        repeated = stored.dataset.data.column("id").to_pandas().duplicated().to_numpy()
+    counts = {
+        "missing_labels": count_places(is_missing, stored.places),
+        "repeated_ids": count_places(repeated, stored.places),
     }
+    info = {name: value for name, value in stored.info.items() if name != "n_bytes"}
+    return info | counts | {"labelled_rows": len(labelled)}

@@ -1,16 +1,42 @@
 """Seeded, stratified choices of rows that depend on the texts and the seed, not on the order of the file.
 
-Each distinct text gets a pseudo-random place from (its 64-bit key, seed); a split takes the first places of each
-class. Rows with the same text stay together, so a split made here never has a text in two of its parts.
+Each distinct text gets a pseudo-random position from its 64-bit key and the seed; a split takes the first positions of
+each class. Rows with the same text stay together, so no text is in two parts of a split.
 """
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError
 
+if TYPE_CHECKING:
+    from datasets import Dataset
+
+
+@dataclass(frozen=True)
+class Split:
+    """A split with what choosing and auditing rows needs: per row label, text key, place in the file, emptiness."""
+
+    dataset: "Dataset"
+    labels: np.ndarray  # [n] int64
+    keys: np.ndarray  # [n] uint64
+    places: np.ndarray  # [n] int64, line or row of the source
+    is_empty: np.ndarray  # [n] bool
+    unit: str  # of places
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def take(self, rows: np.ndarray) -> "Split":
+        """The split with only these rows, in this order."""
+        arrays = (self.labels[rows], self.keys[rows], self.places[rows], self.is_empty[rows])
+        return Split(self.dataset.select(rows), *arrays, self.unit)
+
 
 def halves(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The published rule for GLUE: dev cut in two by position, first half calibration, last half test.
+    """The published rule for GLUE: dev is cut in two by position, first half calibration, second half test.
 
     >>> [h.tolist() for h in halves(5)]
     [[0, 1], [2, 3, 4]]
@@ -19,7 +45,7 @@ def halves(n: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def stratified_split(keys: np.ndarray, labels: np.ndarray, shares: tuple[float, ...], seed: int) -> list[np.ndarray]:
-    """Row indices of the remainder and of one part for each share, in file order, stratified by label.
+    """Row indices of the remainder and of one part per share, each in ascending order, stratified by label.
 
     keys [n] uint64, labels [n] int64. Every class keeps at least one text in the remainder.
 
@@ -29,7 +55,7 @@ def stratified_split(keys: np.ndarray, labels: np.ndarray, shares: tuple[float, 
     """
     distinct, inverse, class_of = _distinct(keys, labels)
     counts = np.unique(class_of, return_counts=True)[1]
-    groups = np.split(np.lexsort((_shuffled(distinct, seed), class_of)), np.cumsum(counts)[:-1])
+    groups = np.split(np.lexsort((_positions(distinct, seed), class_of)), np.cumsum(counts)[:-1])
     part = np.zeros(len(distinct), dtype=np.int8)
     used = np.zeros_like(counts)
     for p, share in enumerate(shares, start=1):
@@ -40,10 +66,31 @@ def stratified_split(keys: np.ndarray, labels: np.ndarray, shares: tuple[float, 
     return [np.flatnonzero(part[inverse] == p) for p in range(len(shares) + 1)]
 
 
+def stratified_folds(keys: np.ndarray, labels: np.ndarray, n_folds: int, seed: int) -> np.ndarray:
+    """[n] the fold, 0 to n_folds - 1, of each row. Folds differ by at most one distinct text, also within a class.
+
+    keys [n] uint64, labels [n] int64. Rows with equal keys are in the same fold. A class with fewer distinct texts
+    than folds is missing in some of them; a class with one distinct text is never in the training part of its fold.
+
+    >>> folds = stratified_folds(np.arange(10, dtype=np.uint64), np.arange(10) % 2, 5, seed=0)
+    >>> np.bincount(folds).tolist()
+    [2, 2, 2, 2, 2]
+    """
+    distinct, inverse, class_of = _distinct(keys, labels)
+    if not 2 <= n_folds <= len(distinct):
+        raise EbmcalError(
+            f"n_folds is {n_folds}; expected 2 to {len(distinct):,}, the number of distinct texts. Use fewer folds or "
+            "pass a calibration file."
+        )
+    fold = np.empty(len(distinct), dtype=np.int64)
+    fold[np.lexsort((_positions(distinct, seed + 2), class_of))] = np.arange(len(distinct)) % n_folds
+    return fold[inverse]
+
+
 def stratified_subset(
     keys: np.ndarray, labels: np.ndarray, size: int, seed: int, every_class: bool = True
 ) -> np.ndarray:
-    """`size` row indices in file order whose label shares are those of all rows; `every_class` is kept.
+    """`size` row indices in ascending order with the label shares of all rows, with `every_class` if requested.
 
     >>> len(stratified_subset(np.arange(100, dtype=np.uint64), np.arange(100) % 3, 10, seed=0))
     10
@@ -52,15 +99,15 @@ def stratified_subset(
         return np.arange(len(keys))
     classes, counts = np.unique(labels, return_counts=True)
     if every_class and size < len(classes):
-        raise EbmcalError(f"{size} rows cannot hold the {len(classes)} classes; allow at least {len(classes)}.")
+        raise EbmcalError(f"{size} rows are too few for {len(classes)} classes. Allow at least {len(classes)}.")
     sizes = _quotas(counts, size, least=int(every_class), most=counts)
-    order = np.lexsort((np.arange(len(keys)), _shuffled(keys, seed + 1), labels))
+    order = np.lexsort((np.arange(len(keys)), _positions(keys, seed + 1), labels))
     groups = np.split(order, np.cumsum(counts)[:-1])
     return np.sort(np.concatenate([group[:n] for group, n in zip(groups, sizes, strict=True)]))
 
 
 def _quotas(counts: np.ndarray, size: int, least: int, most: np.ndarray) -> np.ndarray:
-    """Rows for each class that add up to `size` where the bounds allow it, by largest remainders."""
+    """Rows per class that add up to `size` where the bounds allow it, by largest remainders."""
     exact = counts * size / counts.sum()
     quotas = np.clip(np.floor(exact).astype(np.int64), least, most)
     while quotas.sum() < size and (quotas < most).any():
@@ -71,17 +118,15 @@ def _quotas(counts: np.ndarray, size: int, least: int, most: np.ndarray) -> np.n
 
 
 def _distinct(keys: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Distinct keys, the position of each row among them, and one class for each: the lowest it came with."""
-    order = np.argsort(keys, kind="stable")
-    new = np.ones(len(keys), dtype=bool)
-    new[1:] = keys[order[1:]] != keys[order[:-1]]
-    inverse = np.empty(len(keys), dtype=np.int64)
-    inverse[order] = np.cumsum(new) - 1
-    return keys[order[new]], inverse, np.minimum.reduceat(labels[order], np.flatnonzero(new))
+    """Distinct keys, the index of each row among them, and one class for each: the lowest of its rows."""
+    distinct, inverse = np.unique(keys, return_inverse=True)
+    class_of = np.full(len(distinct), np.iinfo(np.int64).max)
+    np.minimum.at(class_of, inverse, labels)
+    return distinct, inverse, class_of
 
 
-def _shuffled(keys: np.ndarray, seed: int) -> np.ndarray:
-    """splitmix64 of key and seed: a random-looking order that is the same on every machine."""
+def _positions(keys: np.ndarray, seed: int) -> np.ndarray:
+    """splitmix64 of key and seed: a pseudo-random order that is the same on every machine."""
     with np.errstate(over="ignore"):
         z = keys.astype(np.uint64) + np.uint64((seed + 1) * 0x9E3779B97F4A7C15 % 2**64)
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -1,236 +1,240 @@
-"""Rows of any source → one Arrow file in the cache, written a batch at a time and opened memory-mapped.
+"""Rows of a source → Arrow, written in batches and memory-mapped through `datasets`.
 
-The file is named by what it was made from (contents of the source, columns, format), so that it is made once and
-shared; a JSON file beside it holds its checksum and the counts of the reading. A damaged pair is made again.
+A file is converted once: the Arrow file in the cache directory is named by the content of the source and by the
+columns that were read; `info.json` next to it, written last, marks it as complete and holds the counts.
 """
 
 import hashlib
-import mmap
-from collections.abc import Callable, Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 
-from ebmcal.data.parts import PartFiles
-from ebmcal.data.values import SourceRow, Tally
-from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import read_json, sweep, write_json, writing
-from ebmcal.storage.checksums import checksum, fingerprint
-from ebmcal.storage.locks import locked
+from ebmcal.data.tables import TableSource
+from ebmcal.data.text_files import RawRow, find_value
+from ebmcal.data.values import NOT_UTF8, Columns, Tally, as_label, as_text, row_key
+from ebmcal.errors import EbmcalError, error_context
+from ebmcal.progress import Reporter
+from ebmcal.storage import atomic_write, fingerprint, locked, read_json, remove_temporary_files, write_json
 
-VERSION = 2  # raise it when reading changes, so that old cache files are not used
-MAX_LABELS = 1000
-_BATCH_ROWS, _BATCH_CHARS = 4096, 4_000_000
-_RELEASE_BYTES = 1 << 25
-_FAULT_BYTES = 1 << 16  # what the system maps around one row that is looked at
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from datasets import Dataset
 
-
-class MappedFile:
-    """Opened when first looked at and shared by all splits of a part; other processes map it again by its path."""
-
-    def __init__(self, path: Path):
-        self.path = Path(path)
-        self._touched = 0
-
-    def gather(self, rows: np.ndarray, is_pair: bool) -> list[tuple[str, str | None]]:
-        """The texts at `rows` [k], in that order, as (text, text of the pair or None)."""
-        found: list[Any] = [None] * len(rows)
-        which = np.searchsorted(self._starts, rows, side="right") - 1
-        for b in np.unique(which):
-            where = np.flatnonzero(which == b)
-            local = pa.array(rows[where] - self._starts[b])
-            text = self._batches[b].column("text").take(local).to_pylist()
-            pair = self._batches[b].column("pair").take(local).to_pylist() if is_pair else [None] * len(text)
-            for i, row in zip(where, zip(text, pair, strict=True), strict=True):
-                found[i] = row
-            self._count(self._batches[b], len(where))
-        return found
-
-    def numbers(self, name: str, kind: type) -> np.ndarray:
-        """A column of numbers, copied out of the file: [n] of `kind`."""
-        column = np.empty(sum(batch.num_rows for batch in self._batches), kind)
-        for start, batch in zip(self._starts, self._batches, strict=True):
-            column[start : start + batch.num_rows] = batch.column(name).to_numpy()
-            self._count(batch, batch.num_rows)
-        return column
-
-    def release(self) -> None:
-        """Give the pages read so far back to the system; they are read again when they are needed."""
-        self._touched = 0
-        if hasattr(self._map, "madvise"):
-            self._map.madvise(mmap.MADV_DONTNEED)
-
-    def _count(self, batch: pa.RecordBatch, n_rows: int) -> None:
-        # Mapped pages count as resident memory of the process until the system wants them back; a pass over a large
-        # split would seem to hold all of it.
-        self._touched += min(batch.nbytes, n_rows * _FAULT_BYTES)
-        if self._touched >= _RELEASE_BYTES:
-            self.release()
-
-    @cached_property
-    def _map(self) -> mmap.mmap:
-        try:
-            with open(self.path, "rb") as handle:
-                return mmap.mmap(handle.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise EbmcalError(
-                f"Could not open {self.path}: {error}. If it was deleted, run the same command again to remake it."
-            ) from error
-
-    @cached_property
-    def _batches(self) -> list[pa.RecordBatch]:
-        try:
-            reader = pa.ipc.open_file(pa.BufferReader(pa.py_buffer(self._map)))
-            return [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        except (pa.ArrowException, OSError) as error:
-            raise EbmcalError(f"{self.path} is damaged: {error}. Delete it to have it made again.") from error
-
-    @cached_property
-    def _starts(self) -> np.ndarray:
-        return np.cumsum([0] + [batch.num_rows for batch in self._batches])[:-1]
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"path": self.path, "_touched": 0}
+VERSION = 1  # increase it when reading changes
+_BATCH_ROWS, _BATCH_CHARACTERS = 4096, 4_000_000
+_ABSENT = object()
 
 
 @dataclass(frozen=True)
-class StoredPart:
-    """An Arrow file and what is known of it: `codes` index `info["labels"]`, -1 = no label; `keys` hash the texts."""
+class StoredTable:
+    """The rows of a source as a Dataset: id, text, [text_pair], label (as written), key, place.
 
-    file: MappedFile
-    info: dict[str, Any]
-    ids: np.ndarray  # [n] int64, row number in the source
-    codes: np.ndarray  # [n] int32
-    keys: np.ndarray  # [n] uint64
-    empty: np.ndarray  # [n] bool: the text, or one of a pair, is blank
-
-    @property
-    def label_values(self) -> list[str]:
-        return [entry["value"] for entry in self.info["labels"]]
-
-
-def store_part(part: PartFiles, cache_dir: Path, say: Callable[[str], None] = lambda line: None) -> StoredPart:
-    """The part as a memory-mapped Arrow file; read from the source only when the cache has no sound copy."""
-    sums = [checksum(path) for path in part.paths]
-    key = fingerprint(VERSION, sums, part.format, part.header, vars(part.columns), part.encoding)
-    path = Path(cache_dir) / f"texts-{key}.arrow"
-    info = _sound_info(path)
-    if info is None:
-        if path.exists() or path.with_suffix(".json").exists():
-            say(f"data: the cached copy of {part.paths[0].name} ({path.name}) is lost or damaged: made again")
-        with locked(path.with_suffix(".lock"), waiting=lambda holder: say(f"data: waits for {holder}")):
-            for place in (path, path.with_suffix(".json")):
-                sweep(place)
-            info = _sound_info(path) or _make(part, sums, path)
-    file = MappedFile(path)
-    ids, codes, keys = file.numbers("id", np.int64), file.numbers("code", np.int32), file.numbers("key", np.uint64)
-    return StoredPart(file, info, ids, codes, keys, file.numbers("empty", bool))
-
-
-def row_key(text: str, pair: str | None) -> int:
-    """64 bits that stand for the contents of a row; equal texts have equal keys.
-
-    >>> row_key("a", None) == row_key("a", None), row_key("a", "b") == row_key("ab", "")
-    (True, False)
+    `info` has the number of rows, the unit of `place` and the groups of the tally.
     """
-    content = f"{len(text)} {text}{pair or ''}".encode()
-    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+    dataset: "Dataset"
+    info: dict[str, Any]
+
+    @cached_property
+    def keys(self) -> np.ndarray:
+        """[n] uint64"""
+        return self.dataset.data.column("key").to_numpy()
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """[n] int64"""
+        return self.dataset.data.column("place").to_numpy()
+
+    @cached_property
+    def is_empty(self) -> np.ndarray:
+        """[n] bool: the text, or one of a pair, consists of white space."""
+        import pyarrow.compute as pc
+
+        empty = np.zeros(len(self.dataset), dtype=bool)
+        for name in self.dataset.column_names:
+            if name in ("text", "text_pair"):
+                texts = self.dataset.data.column(name)
+                empty |= pc.or_(pc.equal(pc.binary_length(texts), 0), pc.utf8_is_space(texts)).to_numpy()
+        return empty
+
+    def label_codes(self) -> tuple[list[str], np.ndarray]:
+        """The distinct labels, and for each row the index of its label, -1 if it has none."""
+        import pyarrow.compute as pc
+
+        column = self.dataset.data.column("label")
+        values = pc.unique(column).drop_null()
+        codes = pc.fill_null(pc.index_in(column, value_set=values), -1)
+        return values.to_pylist(), codes.to_numpy().astype(np.int64)
 
 
-def _make(part: PartFiles, sums: list[str], path: Path) -> dict[str, Any]:
-    tally = Tally(part.unit)
-    with writing(path) as aside:
-        info = _write(part.rows(tally), part.columns.pair is not None, aside, part.paths[0].name)
-        info |= tally.as_dict() | {"arrow_sha256": checksum(aside)}
-    info |= {"sources": [{"file": p.name, "sha256": s} for p, s in zip(part.paths, sums, strict=True)]}
-    write_json(path.with_suffix(".json"), {"fingerprint": fingerprint(info), "info": info})
-    return info
+def store_table(
+    source: TableSource,
+    columns: Columns,
+    cache_dir: Path | None = None,
+    reporter: Reporter | None = None,
+) -> StoredTable:
+    """Convert a source to Arrow: in `cache_dir` (memory-mapped), or in memory if that is None."""
+    from datasets import Dataset
+
+    if cache_dir is None or source.table is not None:
+        import pyarrow as pa
+
+        sink = pa.BufferOutputStream()
+        info = _convert(source, columns, sink)
+        return StoredTable(Dataset.from_buffer(sink.getvalue()), info)
+    directory = cache_dir / "data" / fingerprint(VERSION, source.fingerprint(), vars(columns))
+    stored = _read_cached(directory)
+    if stored is None:
+        inform = (reporter or Reporter()).info
+        with locked(directory, on_wait=lambda owner: inform(f"{source.name}: waiting for {owner}, which reads it too")):
+            remove_temporary_files(directory)
+            stored = _read_cached(directory) or _write_cached(source, columns, directory)
+    return stored
 
 
-def _write(rows: Iterable[SourceRow], is_pair: bool, aside: Path, source: str) -> dict[str, Any]:
-    counts = _Counts(source)
-    with pa.OSFile(str(aside), "wb") as sink, pa.ipc.new_file(sink, _schema(is_pair)) as writer:
-        buffer: list[tuple[Any, ...]] = []
-        chars = 0
-        for row in rows:
-            numbers = row.number, counts.code(row), row_key(row.text, row.pair), int(is_empty(row))
-            buffer.append((row.text, row.pair, *numbers))
-            chars += len(row.text) + len(row.pair or "")
-            if len(buffer) >= _BATCH_ROWS or chars >= _BATCH_CHARS:
-                writer.write_batch(_batch(buffer, is_pair))
-                buffer, chars = [], 0
-        if buffer:
-            writer.write_batch(_batch(buffer, is_pair))
-    return counts.as_dict()
+def _read_cached(directory: Path) -> StoredTable | None:
+    """The cached conversion; None if it is missing, incomplete or corrupt."""
+    import pyarrow as pa
+    from datasets import Dataset
 
-
-def _schema(is_pair: bool) -> pa.Schema:
-    texts = [("text", pa.string())] + ([("pair", pa.string())] if is_pair else [])
-    return pa.schema([*texts, ("id", pa.int64()), ("code", pa.int32()), ("key", pa.uint64()), ("empty", pa.uint8())])
-
-
-def _batch(buffer: list[tuple[Any, ...]], is_pair: bool) -> pa.RecordBatch:
-    text, pair, *numbers = zip(*buffer, strict=True)
-    columns = [text, pair, *numbers] if is_pair else [text, *numbers]
-    schema = _schema(is_pair)
-    arrays = [pa.array(column, type=kind) for column, kind in zip(columns, schema.types, strict=True)]
-    return pa.record_batch(arrays, schema=schema)
-
-
-def is_empty(row: SourceRow) -> bool:
-    """Whether the text, or one text of a pair, has nothing but white space."""
-    return not row.text.strip() or (row.pair is not None and not row.pair.strip())
-
-
-class _Counts:
-    """What can only be known after the last row: how many, the labels met, empty texts."""
-
-    def __init__(self, source: str):
-        self.source = source
-        self.rows = 0
-        self.longest = 0
-        self.labels: dict[str, list[int]] = {}  # value -> [code, rows, first row]
-        self.tally = Tally("row")
-
-    def code(self, row: SourceRow) -> int:
-        self.rows += 1
-        self.longest = max(self.longest, len(row.text) + len(row.pair or ""))
-        if is_empty(row):
-            self.tally.add("empty", "texts", row.number)
-        if row.label is None:
-            return -1
-        entry = self.labels.setdefault(row.label, [len(self.labels), 0, row.number])
-        entry[1] += 1
-        if len(self.labels) > MAX_LABELS:
-            raise EbmcalError(
-                f"The label column of {self.source} has more than {MAX_LABELS:,} different values (row {row.number}: "
-                f"{row.label[:60]!r}): it holds texts or a quantity, not classes. Choose another label column."
-            )
-        return entry[0]
-
-    def as_dict(self) -> dict[str, Any]:
-        none = {"count": 0, "first_rows": []}
-        known = self.tally.as_dict(("empty",))
-        return {
-            "rows": self.rows,
-            "longest_text": self.longest,
-            "labels": [{"value": v, "rows": n, "first_row": first} for v, (_, n, first) in self.labels.items()],
-            "empty_texts": known["empty"].get("texts", none),
-        }
-
-
-def _sound_info(path: Path) -> dict[str, Any] | None:
-    """The JSON beside a cache file when both are whole, else None."""
-    beside = path.with_suffix(".json")
-    if not (path.is_file() and beside.is_file()):
-        return None
+    path = directory / "data.arrow"
     try:
-        read = read_json(beside)
-        sound = read["fingerprint"] == fingerprint(read["info"]) and read["info"]["arrow_sha256"] == checksum(path)
-        return read["info"] if sound else None
-    except (EbmcalError, KeyError, TypeError, OSError):
+        info = read_json(directory / "info.json")
+        if info["n_bytes"] != path.stat().st_size:
+            return None
+        return StoredTable(Dataset.from_file(str(path)), info)
+    except (EbmcalError, KeyError, TypeError, OSError, ValueError, pa.ArrowException):
         return None
+
+
+def _write_cached(source: TableSource, columns: Columns, directory: Path) -> StoredTable:
+    import pyarrow as pa
+
+    with atomic_write(directory / "data.arrow") as temporary:
+        with pa.OSFile(str(temporary), "wb") as sink:
+            info = _convert(source, columns, sink)
+        info["n_bytes"] = temporary.stat().st_size
+    write_json(directory / "info.json", info)
+    stored = _read_cached(directory)
+    if stored is None:
+        raise EbmcalError(f"Could not read back {directory}. Check the disk or use another cache directory.")
+    return stored
+
+
+def _convert(source: TableSource, columns: Columns, sink: Any) -> dict[str, Any]:
+    """Write the rows as an Arrow stream and return the info."""
+    import pyarrow as pa
+
+    tally, schema, n_rows = Tally(source.unit), _schema(columns), 0
+    with error_context(source.name), pa.ipc.new_stream(sink, schema) as writer:
+        for batch in _batches(_clean_rows(source, columns, tally)):
+            arrays = [
+                pa.array(values, kind) for values, kind in zip(zip(*batch, strict=True), schema.types, strict=True)
+            ]
+            writer.write_batch(pa.record_batch(arrays, schema=schema))
+            n_rows += len(batch)
+    return {"file": Path(source.name).name, "rows": n_rows, "unit": source.unit, **tally.as_dict()}
+
+
+def _schema(columns: Columns) -> "pa.Schema":
+    import pyarrow as pa
+
+    pair = [("text_pair", pa.string())] if columns.pair else []
+    numbers = [("key", pa.uint64()), ("place", pa.int64())]
+    return pa.schema([("id", pa.string()), ("text", pa.string()), *pair, ("label", pa.string()), *numbers])
+
+
+def _clean_rows(source: TableSource, columns: Columns, tally: Tally) -> Iterator[tuple[Any, ...]]:
+    """Rows in the order of the schema; rows that cannot be used are counted and left out."""
+    names = columns.texts()
+    for row in source.rows(columns, tally):
+        if row.error is not None and source.format in ("json", "jsonl"):
+            raise EbmcalError(f"{source.unit} {row.place}: {row.error}.")
+        texts = [] if row.error else [find_value(row.values, name, _ABSENT) for name in names]
+        if row.error or any(text is _ABSENT for text in texts):
+            tally.add("left_out", row.error or "too few fields", row.place)
+        elif columns.where is None or str(row.values.get(columns.where[0])) == columns.where[1]:
+            cleaned = [as_text(text, name, row.place, tally) for text, name in zip(texts, names, strict=True)]
+            id_, label = _id_and_label(row, columns, tally)
+            yield id_, *cleaned, label, row_key(*cleaned), row.place
+
+
+def _id_and_label(row: RawRow, columns: Columns, tally: Tally) -> tuple[str, str | None]:
+    id_, label = str(row.number), None
+    if columns.label is not None:
+        label = as_label(find_value(row.values, columns.label), columns.label, row.place, tally)
+    if columns.id is not None:
+        id_ = as_text(find_value(row.values, columns.id), columns.id, row.place, tally)
+        if not id_:
+            raise EbmcalError(f"Column {columns.id!r} has no id in {tally.unit} {row.place}. Fill it in.")
+    return id_, label
+
+
+def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
+    """Lists of rows of limited length, also for very long texts."""
+    batch: list[tuple[Any, ...]] = []
+    n_characters = 0
+    for row in rows:
+        batch.append(row)
+        n_characters += len(row[1])
+        if len(batch) >= _BATCH_ROWS or n_characters >= _BATCH_CHARACTERS:
+            yield batch
+            batch, n_characters = [], 0
+    if batch:
+        yield batch
+
+
+def check_rows(stored: StoredTable, encoding: str | None) -> None:
+    """Raise if there are no rows, only empty texts, or mostly texts in another encoding."""
+    info = stored.info
+    if info["rows"] == 0:
+        n_left_out = sum(entry["count"] for entry in info["left_out"].values())
+        reason = f" ({n_left_out:,} were left out: {', '.join(info['left_out'])})" if n_left_out else ""
+        raise EbmcalError(f"There are no rows to read{reason}.")
+    if stored.is_empty.all():
+        raise EbmcalError("All texts are empty. Choose another text column.")
+    damaged = info["cleaned"].get(NOT_UTF8, {"count": 0, "first": []})
+    if encoding is None and damaged["count"] > info["rows"] / 2:
+        places = ", ".join(map(str, damaged["first"]))
+        raise EbmcalError(
+            f"{damaged['count']:,} of {info['rows']:,} rows are not UTF-8 (first {info['unit']}s: {places}). Pass the "
+            "encoding of the file (--encoding latin-1, cp1252, …), or utf-8 to replace the invalid characters."
+        )
+
+
+def text_keys(dataset: "Dataset") -> np.ndarray:
+    """[n] uint64: a stable key of the texts of each row; rows with equal texts have equal keys."""
+    return _keys_and_labels(dataset)[0]
+
+
+def dataset_fingerprint(dataset: "Dataset") -> str:
+    """16 hex digits of the texts and labels in order, independent of ids and of where they are stored."""
+    return content_fingerprint("text_pair" in dataset.column_names, *_keys_and_labels(dataset))
+
+
+def _keys_and_labels(dataset: "Dataset") -> tuple[np.ndarray, np.ndarray]:
+    """[n] uint64 text keys and [n] int64 labels (-1 without a label column), in one pass with bounded memory."""
+    names = [name for name in ("text", "text_pair") if name in dataset.column_names]
+    has_labels = "label" in dataset.column_names
+    keys, labels = np.empty(len(dataset), np.uint64), np.full(len(dataset), -1, np.int64)
+    start = 0
+    for batch in dataset.select_columns([*names, *["label"][:has_labels]]).with_format("arrow").iter(batch_size=4096):
+        rows = slice(start, start + batch.num_rows)
+        keys[rows] = list(map(row_key, *(batch[name].to_pylist() for name in names)))
+        if has_labels:
+            labels[rows] = batch["label"].to_numpy()
+        start += batch.num_rows
+    return keys, labels
+
+
+def content_fingerprint(is_pair: bool, keys: np.ndarray, labels: np.ndarray) -> str:
+    """`dataset_fingerprint` from the text keys [n] and the labels [n]."""
+    digest = hashlib.sha256(f"{is_pair} {len(keys)}".encode())
+    for start in range(0, len(keys), 65536):
+        digest.update(keys[start : start + 65536].astype("<u8").tobytes())
+        digest.update(labels[start : start + 65536].astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

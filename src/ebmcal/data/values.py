@@ -1,122 +1,135 @@
-"""What all readers of files share: the columns that are wanted, one value → a text or a label, what was odd, counted.
+"""Values of a table: which columns are read, and one value → a text, a label or an id.
 
-Texts are cleaned of what no tokenizer and no Arrow file can hold (bytes that are not UTF-8, NUL). Every reader gets
-one `Tally`; the audit prints it. Nothing is cleaned or dropped without passing through it.
+Texts are cleaned of what no tokenizer and no Arrow file accepts (bytes that are not UTF-8, NUL). Whatever is cleaned
+or left out is counted in a `Tally`, which the audit prints.
 """
 
+import hashlib
 import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Any
 
 from ebmcal.errors import EbmcalError, unknown_name
 
-FIRST = 5  # places remembered for each kind: enough to find the trouble, small for a million bad rows
-# Bytes that were not UTF-8 arrive as lone surrogates ("surrogateescape"); JSON can also spell them out.
-_SURROGATES = re.compile("[\ud800-\udfff]")
-_WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
-
-
-#: Something to read in a text, in every dialect of regular expressions: no space, control character or BOM.
+#: A visible character, in a form that all regular expression dialects understand: no space, control character or BOM.
 INK = r"[^\s\x00-\x20\x7f-\xa0\ufeff]"
 
-#: A reason in the tally: characters that are lost.
-NOT_UTF8 = "invalid UTF-8 replaced"
+#: Reasons in the tally that other modules look up.
+NOT_UTF8, NUL = "characters that are not UTF-8", "NUL characters"
 
-
-class SourceRow(NamedTuple):
-    """One row of a source: its number from 0, its texts, its label as written (None when missing)."""
-
-    number: int
-    text: str
-    pair: str | None
-    label: str | None
+N_PLACES = 5  # lines or rows remembered per reason
+# Bytes that are not UTF-8 are decoded as lone surrogates ("surrogateescape"); JSON escapes can spell them out.
+_SURROGATES = re.compile("[\ud800-\udfff]")
+_WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
+_KINDS: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object", bytes: "binary data"}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns to read; `where` keeps only rows whose column has that value."""
+    """Names of the columns to read; `where` keeps only the rows with that value in a column.
 
-    text: str
+    A `text` of None becomes "text", "sentence" or the only column, see `resolve`. `other`: read all other columns too.
+    """
+
+    text: str | None = None
     pair: str | None = None
     label: str | None = None
+    id: str | None = None
     where: tuple[str, str] | None = None
+    other: bool = False
 
-    def wanted(self) -> list[str]:
-        names = [self.text, self.pair, self.label, self.where[0] if self.where else None]
-        return [name for name in names if name is not None]
+    def names(self) -> list[str]:
+        """The columns that are read."""
+        named = [self.text, self.pair, self.label, self.id, self.where[0] if self.where else None]
+        return [name for name in named if name is not None]
 
-    def override(self, text: str | None, pair: str | None, label: str | None) -> "Columns":
-        """These columns with the names that were given in their place."""
-        return Columns(text or self.text, pair or self.pair, label or self.label, self.where)
+    def wanted(self, present: Iterable[str]) -> list[str]:
+        """Those of the `present` columns that are read."""
+        names = self.names()
+        return [name for name in dict.fromkeys(present) if self.other or name in names]
 
-    def check(self, path: Path, present: Sequence[str], hint: str = "") -> None:
-        """Raise unless every wanted column is there exactly once."""
-        named = {"text": self.text, "second text": self.pair, "label": self.label}
-        for role, name in named.items():
-            twice = [other for other in named if name is not None and other != role and named[other] == name]
-            if twice:
-                raise EbmcalError(
-                    f"The column {name!r} was given as the {role} and as the {twice[0]}; they must differ."
-                )
+    def texts(self) -> list[str]:
+        """The text column, and that of the second text of a pair."""
+        return [name for name in (self.text, self.pair) if name is not None]
+
+    def override(self, other: "Columns") -> "Columns":
+        """These columns, replaced by the names that `other` has."""
+        return replace(self, **{k: v for k, v in vars(other).items() if v})
+
+    def resolve(self, present: Sequence[str]) -> "Columns":
+        """Fill in the text column and check that each column exists once in `present`.
+
+        >>> Columns(label="y").resolve(["sentence", "y"]).text
+        'sentence'
+        >>> Columns("txt").resolve(["text", "label"])
+        Traceback (most recent call last):
+        ebmcal.errors.EbmcalError: Unknown column 'txt'. Did you mean 'text'? Available: text, label. Name the \
+right one with text_column.
+        """
+        columns = self if self.text is not None else replace(self, text=_usual_text_column(present))
+        roles = {"text": columns.text, "text_pair": columns.pair, "label": columns.label, "id": columns.id}
+        named = {role: name for role, name in roles.items() if name is not None}
+        columns._check_distinct({role: name for role, name in named.items() if role != "id"})
         counts = Counter(present)
-        for name in self.wanted():
-            if counts[name] == 0:
-                raise _missing(path, name, present, hint)
+        for role, name in (named | ({"where": self.where[0]} if self.where else {})).items():
+            if not counts[name]:
+                shown = [column if len(column) <= 60 else column[:57] + "..." for column in present[:30]]
+                problem = unknown_name("column", name, shown)
+                raise EbmcalError(f"{problem} Name the right one with {role}_column.")
             if counts[name] > 1:
-                raise EbmcalError(f"{path} has {counts[name]} columns named {name!r}; rename all but one.")
+                raise EbmcalError(f"{counts[name]} columns are named {name!r}; rename all but one.")
+        return columns
+
+    def _check_distinct(self, named: dict[str, str]) -> None:
+        for name, count in Counter(named.values()).items():
+            if count > 1:
+                first, second = [role for role in named if named[role] == name][:2]
+                raise EbmcalError(
+                    f"Column {name!r} was given as {first}_column and as {second}_column; they must differ."
+                )
+
+
+def _usual_text_column(present: Sequence[str]) -> str:
+    named = [name for name in ("text", "sentence") if name in present]
+    return (named or (present if len(present) == 1 else ["text"]))[0]
 
 
 class Tally:
-    """Counts by group ("set_aside", "cleaned", "met") and reason, with the first line or row numbers.
+    """Counts by group ("left_out", "cleaned", "notes") and reason, with the first places; `unit` is "line" or "row".
 
-    >>> tally = Tally("line"); tally.add("set_aside", "wrong number of fields", 7); tally.as_dict()["set_aside"]
-    {'wrong number of fields': {'count': 1, 'first_lines': [7]}}
+    >>> tally = Tally(); tally.add("left_out", "too few fields", 7); tally.as_dict()["left_out"]
+    {'too few fields': {'count': 1, 'first': [7]}}
     """
 
-    def __init__(self, unit: str = "row"):
+    def __init__(self, unit: str = "row") -> None:
         self.unit = unit
-        self._groups: dict[str, dict[str, tuple[list[int], list[int]]]] = {}
+        self._groups: dict[str, dict[str, dict[str, Any]]] = {"left_out": {}, "cleaned": {}, "notes": {}}
 
-    def add(self, group: str, reason: str, place: int) -> None:
-        count, first = self._groups.setdefault(group, {}).setdefault(reason, ([0], []))
-        count[0] += 1
-        if len(first) < FIRST:
-            first.append(place)
+    def add(self, group: str, reason: str, place: int, count: int = 1) -> None:
+        """Count `reason` at a place."""
+        entry = self._groups[group].setdefault(reason, {"count": 0, "first": []})
+        entry["count"] += count
+        if len(entry["first"]) < N_PLACES:
+            entry["first"].append(place)
 
-    def as_dict(self, groups: Iterable[str] = ("set_aside", "cleaned", "met")) -> dict[str, dict[str, Any]]:
-        return {group: self._entries(self._groups.get(group, {})) for group in groups}
-
-    def _entries(self, reasons: dict[str, tuple[list[int], list[int]]]) -> dict[str, Any]:
-        return {
-            reason: {"count": count[0], f"first_{self.unit}s": list(first)}
-            for reason, (count, first) in sorted(reasons.items())
-        }
-
-
-def as_row(number: int, values: Sequence[Any], columns: Columns, place: int, tally: Tally) -> SourceRow:
-    """Row `number` of a source from its values for text, pair and label; `place` is its line or row for the tally."""
-    return SourceRow(
-        number,
-        as_text(values[0], columns.text, place, tally),
-        None if columns.pair is None else as_text(values[1], columns.pair, place, tally),
-        None if columns.label is None else as_label(values[2], columns.label, place, tally),
-    )
+    def as_dict(self) -> dict[str, dict[str, dict[str, Any]]]:
+        """Group → reason → {"count", "first"}."""
+        return {group: dict(sorted(reasons.items())) for group, reasons in self._groups.items()}
 
 
 def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
-    """A text; null becomes "", numbers are written out, lists and objects are refused.
+    """A text; null becomes "", numbers are written out, lists and objects are an error.
 
-    >>> as_text(3, "text", 0, Tally())
-    '3'
+    >>> as_text(3, "text", 0, Tally()), as_text(None, "text", 0, Tally()), as_text("None", "text", 0, Tally())
+    ('3', '', 'None')
     """
     if type(value) is not str:
-        value = _written_out(value, column, f"{tally.unit} {place}")
+        value = _as_string(value, column, f"{tally.unit} {place}")
     if "\0" in value:
-        tally.add("cleaned", "NUL characters turned to spaces", place)
+        tally.add("cleaned", NUL, place)
         value = value.replace("\0", " ")
     if has_surrogates(value):
         tally.add("cleaned", NOT_UTF8, place)
@@ -124,22 +137,8 @@ def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
     return value
 
 
-def has_surrogates(text: str) -> bool:
-    """Whether a text holds half a character, which no file and no tokenizer takes."""
-    return not text.isascii() and _SURROGATES.search(text) is not None
-
-
-def is_blank(text: str) -> bool:
-    """Whether a text has nothing to read in it.
-
-    >>> is_blank(" \\n"), is_blank("a")
-    (True, False)
-    """
-    return re.search(INK, text) is None
-
-
 def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
-    """A label as text, None when missing; 1.0 and "1.0" are the class "1".
+    """A label as a string, None if it is missing; 1.0 and "1.0" are the class "1".
 
     >>> as_label(1.0, "label", 0, Tally()), as_label(" pos ", "label", 0, Tally()), as_label("", "label", 0, Tally())
     ('1', 'pos', None)
@@ -149,22 +148,50 @@ def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
     written = as_text(value, column, place, tally)
     label = written.strip()
     if label != written and label:
-        tally.add("cleaned", "labels with spaces around them, which were taken off", place)
+        tally.add("cleaned", "labels with surrounding spaces", place)
     return (_WHOLE_FLOAT.sub(r"\1", label) if "." in label else label) or None
 
 
-def _written_out(value: Any, column: str, where: str) -> str:
+def has_surrogates(text: str) -> bool:
+    """Whether a text contains a lone surrogate (half a character), which neither UTF-8 nor tokenizers accept."""
+    return not text.isascii() and _SURROGATES.search(text) is not None
+
+
+def is_blank(text: str) -> bool:
+    """Whether a text has no visible character.
+
+    >>> is_blank(" \\n"), is_blank("a")
+    (True, False)
+    """
+    return re.search(INK, text) is None
+
+
+def row_key(text: str, pair: str | None = None) -> int:
+    """64 bits that identify the content of a row; equal texts have equal keys.
+
+    >>> row_key("a") == row_key("a"), row_key("a", "b") == row_key("ab", "")
+    (True, False)
+    """
+    content = f"{len(text)} {text}{pair or ''}".encode()
+    return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
+
+
+def _as_string(value: Any, column: str, place: str) -> str:
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return ""
-    if isinstance(value, list | dict | tuple | bytes):
-        kind = {"list": "a list", "dict": "an object", "tuple": "a list", "bytes": "binary data"}
+    if type(value) in _KINDS:
         raise EbmcalError(
-            f"Column {column!r} holds {kind[type(value).__name__]} at {where}; texts and labels must be strings or "
-            "numbers. Choose another column or flatten this one."
+            f"Column {column!r} has {_KINDS[type(value)]} at {place}; expected strings or numbers. Choose another "
+            "column or flatten this one."
         )
     return str(value)
 
 
-def _missing(path: Path, name: str, present: Sequence[str], hint: str) -> EbmcalError:
-    shown = [column if len(column) <= 60 else column[:57] + "..." for column in present[:30]]
-    return EbmcalError(f"{path}: {unknown_name('column', name, shown)}{hint}")
+def listed(values: Iterable[str], n: int = 5) -> str:
+    """Some values, quoted, for a message.
+
+    >>> listed(["a", "b", "c"], 2)
+    "'a', 'b', …"
+    """
+    values = list(values)
+    return ", ".join(repr(value[:60]) for value in values[:n]) + (", …" if len(values) > n else "")

@@ -1,0 +1,125 @@
+"""The data audit: everything irregular is counted, and each message says what was found and what was done."""
+
+import csv
+import json
+
+import pytest
+
+from ebmcal.data import DataConfig, audit_messages, label_summary, load_task
+
+pytest.importorskip("datasets")
+
+
+def write_csv(path, rows, header=("text", "label")):
+    with open(path, "w", newline="", encoding="utf-8") as handle:
+        csv.writer(handle).writerows([header, *rows])
+    return path
+
+
+def messages(rows, tmp_path, **options):
+    path = write_csv(tmp_path / "texts.csv", rows)
+    task = load_task(DataConfig(train=path, calibration_share=0.1, **options), tmp_path / "cache")
+    return audit_messages(task.audit)
+
+
+@pytest.fixture
+def irregular(tmp_path):
+    rows = [(f"text {i}", ("sport", "news")[i % 2]) for i in range(100)]
+    rows[3] = ("", "news")
+    rows[5] = ("text 5", "")
+    rows[8] = ("text 6", "sport")
+    rows[10] = ("text 7", "sport")  # text 7 has the label news
+    path = write_csv(tmp_path / "train.csv", rows)
+    path.write_bytes(path.read_bytes() + b"too,many,fields\ncaf\xe9,news\n")
+    test = write_csv(tmp_path / "test.csv", [("text 1", "news"), ("unseen", "sport"), ("gone", "")])
+    return load_task(DataConfig(train=path, test=test, calibration=test), tmp_path / "cache").audit
+
+
+def test_nothing_is_dropped_silently(irregular):
+    train, split = irregular["files"]["train"], irregular["splits"]["train"]
+    assert (train["rows"], train["labelled_rows"], split["rows"]) == (101, 100, 100)
+    assert train["missing_labels"] == {"count": 1, "first": [7]}
+    assert train["left_out"] == {"too many fields": {"count": 1, "first": [102]}}
+    assert train["cleaned"] == {"characters that are not UTF-8": {"count": 1, "first": [103]}}
+    assert irregular["files"]["test"]["missing_labels"] == {"count": 1, "first": [4]}
+    assert split["empty_texts"] == {"count": 1, "first": [5]}
+    assert split["duplicates"] == {"count": 2, "first": [10, 12]}
+    assert split["conflicting_duplicates"] == {"count": 1, "first": [12]}
+    assert irregular["splits"]["test"]["shared"]["train"] == {"count": 1, "first": [2]}
+    assert sum(split["label_counts"].values()) == 100
+    json.dumps(irregular, allow_nan=False)
+
+
+def test_messages_say_what_was_found_and_done(irregular):
+    shown = audit_messages(irregular)
+    for expected in (
+        "train: 1 row with too many fields: left out (line 102).",
+        "train: 1 row without a label: left out (line 7).",
+        "train: 1 text is empty: kept; remove them if they carry no information (line 5).",
+        "train: 2 texts occur more than once: kept, copies stay in the same split (lines 10, 12).",
+        "train: 1 text has another label than an earlier copy: kept; check the labels (line 12).",
+        "test: 1 text is also in train: kept, so results on test may be too good (line 2).",
+        "test: only 2 rows: an accuracy measured on them is uncertain by up to ±69 points.",
+    ):
+        assert expected in shown
+    (encoding,) = [message for message in shown if "not UTF-8" in message]
+    assert "1 row with characters that are not UTF-8: replaced" in encoding
+    assert "--encoding latin-1" in encoding
+    assert "(line 103)" in encoding
+
+
+def test_regular_data_has_no_messages(tmp_path):
+    rows = [(f"t{i}", ["count", "rows"][i % 2]) for i in range(2000)]
+    assert messages(rows, tmp_path) == []
+
+
+def test_a_detected_separator_is_reported(tmp_path):
+    path = tmp_path / "texts.csv"
+    path.write_text("text;label\n" + "".join(f"text {i};{'ab'[i % 2]}\n" for i in range(60)))
+    shown = audit_messages(load_task(DataConfig(train=path), tmp_path / "cache").audit)
+    assert "train: columns separated by ';': detected from the header." in shown
+
+
+def test_repeated_ids_are_reported(tmp_path):
+    rows = [(f"text {i}", "ab"[i % 2], f"k{max(i, 2)}") for i in range(60)]
+    path = write_csv(tmp_path / "texts.csv", rows, ("text", "label", "key"))
+    shown = audit_messages(load_task(DataConfig(train=path, id_column="key"), tmp_path / "cache").audit)
+    assert "train: 2 rows with the id of an earlier row: kept, but rows cannot be matched by id (lines 3, 4)." in shown
+
+
+def test_labels_with_several_spellings_or_no_meaning(tmp_path):
+    labels = ["pos", "neg"] * 40 + ["Pos", "NaN", "neg "] * 8
+    shown = "\n".join(messages([(f"text {i}", label) for i, label in enumerate(labels)], tmp_path))
+    assert "'Pos' (6 rows) and 'pos' (32 rows) differ only in spelling: kept as separate classes." in shown
+    assert "'NaN' (6 rows) is kept as a class. If it means no label, leave the field empty." in shown
+    assert "train: 8 labels with surrounding spaces: spaces removed" in shown
+
+
+def test_likely_misspelt_and_rare_labels(tmp_path):
+    labels = ["complaint"] * 80 + ["praise"] * 80 + ["complant", "question"]
+    shown = messages([(f"text {i}", label) for i, label in enumerate(labels)], tmp_path)
+    misspelt = [message for message in shown if "misspelt" in message]
+    assert misspelt == [
+        "labels: 'complant' (1 row) may be a misspelt 'complaint' (64 rows): kept as a separate class. "
+        "If so, correct it."
+    ]
+    (rare,) = [message for message in shown if "fewer than 5" in message]
+    assert "2 with fewer than 5 training rows, 'complant' (1 row), 'question' (1 row): kept, but too rare" in rare
+
+
+@pytest.mark.parametrize("names", [("type 1", "type 2"), ("positive", "negative"), ("1", "2"), ("a", "b")])
+def test_distinct_labels_are_not_called_misspelt(names, tmp_path):
+    rows = [(f"text {i}", names[i % 25 == 0]) for i in range(400)]
+    assert not [message for message in messages(rows, tmp_path) if message.startswith("labels")]
+
+
+def test_absent_labels(tmp_path):
+    rows = [(f"text {i}", "abc"[0 if i < 80 else 1 + i % 2]) for i in range(84)]
+    shown = messages(rows, tmp_path)
+    assert any(message.startswith("test: no rows with label") for message in shown)
+
+
+def test_label_summary():
+    assert label_summary({f"l{i}": i for i in range(1, 21)}) == (
+        "l20 20, l19 19, l18 18, l17 17, l16 16, l15 15, … (20 labels), l3 3, l2 2, l1 1"
+    )

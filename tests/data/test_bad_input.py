@@ -1,0 +1,155 @@
+"""Bad input: each mistake is refused before any work, with a message that says what is wrong and what to do."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ebmcal.data import DataConfig, as_dataset, load_task
+from ebmcal.errors import EbmcalError
+
+GOOD = "text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(60))
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A valid training file and many others that have one problem each."""
+    files = {
+        "train.csv": GOOD,
+        "one_class.csv": "text,label\n" + "".join(f"text {i},a\n" for i in range(20)),
+        "unseen.csv": "text,label\nx,a\ny,c\nz,c\n",
+        "mixed.csv": "text,label\n" + "x,1\ny,2\nz,good\n" * 20,
+        "no_labels.csv": "text,label\nx,\ny,\n",
+        "empty_texts.csv": "text,label\n,a\n ,b\n",
+        "header_only.csv": "text,label\n",
+        "empty.csv": "",
+        "blank.csv": "\n\n\n",
+        "all_broken.csv": "text,label\na,b,c\nd\n",
+        "many_labels.csv": "text,label\n" + "".join(f"x,label {i}\n" for i in range(1500)),
+        "tiny.csv": "text,label\nx,a\ny,b\n",
+        "same.csv": "text,label\n" + "".join(f"the same,{'ab'[i % 2]}\n" for i in range(300)),
+        "notes.docx": "hello",
+        "nosuffix": "text,label\nx,a\n",
+        "columns.csv": "id,words,label\n1,b,c\n",
+        "twice.csv": "text,label,label\nx,a,b\n",
+        "empty.jsonl": "",
+        "blank.jsonl": "\n \n",
+        "list.jsonl": "[1]\n",
+        "nested.jsonl": '{"text": {"a": 1}, "label": 1}\n',
+        "unicode.csv": "text,label\n".encode("utf-16"),
+        "header_quote.csv": '"text"x,label\na,b\n',
+        "fake.parquet": "PAR1 not really PAR1",
+        "packed.parquet.gz": "x",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    pq.write_table(pa.table({"text": [["a"], ["b"]], "label": [0, 1]}), tmp_path / "nested.parquet")
+    (tmp_path / "GLUE" / "RTE").mkdir(parents=True)
+    (tmp_path / "GLUE" / "RTE" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
+    (tmp_path / "folder.csv").mkdir()
+    return tmp_path
+
+
+CASES = [
+    ({}, "No data given"),
+    ({"task": "rtee"}, "Did you mean 'rte'"),
+    ({"task": "stsb"}, "regression"),
+    ({"task": "rte"}, "Where is rte.*RTE/train.tsv, or hub"),
+    ({"task": "clinc150"}, "Where is clinc150.*intents/clinc150_train.csv.$"),
+    ({"task": "clinc150", "hub": True}, "not available from the hub"),
+    ({"task": "rte", "data_dir": "GLUE", "hub": True}, "not both"),
+    ({"task": "rte", "data_dir": "nowhere"}, "does not exist"),
+    ({"task": "rte", "data_dir": "train.csv"}, "is a file; expected a directory"),
+    ({"task": "rte", "data_dir": "GLUE"}, "dev.tsv is missing"),
+    ({"task": "mrpc", "data_dir": "GLUE"}, "expected MRPC/train.tsv or .*; found RTE"),
+    ({"task": "rte", "data_dir": "GLUE", "text_column": "sentence1"}, "pairs of texts, but only one text column"),
+    ({"task": "sst2", "data_dir": "GLUE", "text_pair_column": "b"}, "single texts"),
+    ({"task": "rte", "train": "train.csv", "text_column": "text"}, "pairs of texts, but only one"),
+    ({"task": "rte", "train": "train.csv"}, "Unknown column 'sentence1'"),
+    (
+        {"task": "sst2", "train": "train.csv", "text_column": "text"},
+        "'a' .30 rows, first in line 2.*the labels of sst2",
+    ),
+    ({"test": "train.csv"}, "needs training data"),
+    ({"train": "train.csv", "data_dir": "GLUE"}, "not several"),
+    ({"train": "train.csv", "hub": True}, "not several"),
+    ({"train": "trian.csv"}, "does not exist. Did you mean 'train.csv'"),
+    ({"train": "nowhere/train.csv"}, "Neither does its directory"),
+    ({"train": "x" * 300 + ".csv"}, "cannot be read"),
+    ({"train": "folder.csv"}, "is a directory"),
+    ({"train": "GLUE"}, "is a directory"),
+    ({"train": "notes.docx"}, "ends in '.docx'; expected .csv"),
+    ({"train": "nosuffix"}, "has no suffix"),
+    ({"train": "packed.parquet.gz"}, "ends in '.gz'; expected .csv"),
+    ({"train": "empty.csv"}, "is empty"),
+    ({"train": "empty.jsonl"}, "is empty"),
+    ({"train": "blank.csv"}, "is empty; expected a first line"),
+    ({"train": "blank.jsonl"}, "is empty; expected one JSON object"),
+    ({"train": "header_only.csv"}, "no rows to read"),
+    ({"train": "all_broken.csv"}, "2 were left out: too few fields, too many fields"),
+    ({"train": "train.csv", "text_column": "txt"}, "Unknown column 'txt'. Did you mean 'text'.*Available: text, label"),
+    ({"train": "train.csv", "label_column": "lable"}, "Did you mean 'label'.*with label_column"),
+    ({"train": "train.csv", "text_pair_column": "text2"}, "Unknown column 'text2'"),
+    ({"train": "train.csv", "text_column": "text", "text_pair_column": "text"}, "must differ"),
+    ({"train": "train.csv", "label_column": "text"}, "'text' was given as text_column and as label_column"),
+    ({"train": "train.csv", "id_column": "idd"}, "Unknown column 'idd'.*with id_column"),
+    ({"train": "columns.csv"}, "Unknown column 'text'. Available: id, words, label. Name the right one with text_col"),
+    ({"train": "twice.csv"}, "2 columns are named 'label'"),
+    ({"train": "one_class.csv"}, "have the class 'a'; expected at least two"),
+    ({"train": "mixed.csv"}, "mix numbers .'1', '2'. and names .'good'"),
+    ({"train": "no_labels.csv"}, "train data .*no_labels.csv: No row has a label"),
+    ({"train": "empty_texts.csv"}, "train data .*empty_texts.csv: All texts are empty"),
+    ({"train": "many_labels.csv"}, "1,500 distinct values"),
+    ({"train": "tiny.csv"}, "2 distinct texts, too few to split"),
+    ({"train": "same.csv"}, "1 distinct texts, too few to split .copies of a text stay together"),
+    (
+        {"train": "train.csv", "test": "unseen.csv"},
+        "test data .*unseen.csv: the label 'c' .2 rows, first in line 3. is",
+    ),
+    ({"train": "train.csv", "calibration": "unseen.csv"}, "calibration data .*unseen.csv: the label 'c'"),
+    ({"train": "train.csv", "test": "trian.csv"}, "test data: .*does not exist"),
+    ({"train": "train.csv", "test": "header_only.csv"}, "test data .*no rows to read"),
+    ({"train": "train.csv", "max_train_rows": 0}, "max_train_rows is 0"),
+    ({"train": "train.csv", "max_train_rows": 1}, "too few for 2 classes"),
+    ({"train": "train.csv", "max_eval_rows": -1}, "max_eval_rows is -1"),
+    ({"train": "train.csv", "split_seed": -1}, "split_seed is -1"),
+    ({"train": "train.csv", "calibration_share": 1.5}, "calibration_share is 1.5"),
+    ({"train": "train.csv", "encoding": "utf-9"}, "Unknown encoding 'utf-9'"),
+    ({"train": "list.jsonl"}, "line 1: a JSON list"),
+    ({"train": "nested.jsonl"}, "nested.jsonl: Column 'text' has an object at line 1"),
+    ({"train": "nested.parquet"}, "has type list"),
+    ({"train": "fake.parquet"}, "not a complete Parquet file"),
+    ({"train": "unicode.csv"}, "not UTF-8"),
+    ({"train": "header_quote.csv"}, "header line has unmatched quotes"),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), CASES, ids=[json.dumps(options)[:60] for options, _ in CASES])
+def test_a_mistake_is_refused(folder, options, message):
+    files = ("train", "calibration", "test", "data_dir")
+    paths = {key: folder / value for key, value in options.items() if key in files}
+    with pytest.raises(EbmcalError, match=message):
+        load_task(DataConfig(**(options | paths)), folder / "cache")
+
+
+def test_all_headers_are_checked_before_any_file_is_read(folder):
+    (folder / "other.csv").write_text("words,label\nx,a\n")
+    with pytest.raises(EbmcalError, match=r"test data: .*other.csv: Unknown column 'text'"):
+        load_task(DataConfig(train=folder / "train.csv", test=folder / "other.csv"), folder / "cache")
+    assert not (folder / "cache").exists()
+
+
+def test_pairs_and_single_texts_cannot_be_mixed(folder):
+    pairs = ([(f"a {i}", "b") for i in range(20)], ["a", "b"] * 10)
+    with pytest.raises(EbmcalError, match=r"Some of the data .* pairs"):
+        load_task(DataConfig(train=pairs, test=folder / "train.csv"), folder / "cache")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("trian.csv", "Did you mean"), ("header_only.csv", "no rows"), ("folder.csv", "is a directory")],
+)
+def test_as_dataset_refuses_the_same(folder, name, message):
+    with pytest.raises(EbmcalError, match=message):
+        as_dataset(folder / name)
