@@ -1,1 +1,1 @@
-"""The method: energies, losses, methods, the plan of a training and the trainers that follow it."""
+"""Training: one recipe, one config, one collator, one trainer."""

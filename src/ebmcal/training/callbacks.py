@@ -1,7 +1,4 @@
-"""Trainer callbacks: progress bar, checkpoints that are known to be whole, stopping on signals, PosCal's table.
-
-They use the Trainer's own hooks, so a user may add theirs beside them.
-"""
+"""Trainer callbacks: progress bar, complete checkpoints, stopping on signals."""
 
 import signal
 import threading
@@ -11,70 +8,62 @@ from typing import Any
 
 import torch
 from accelerate import PartialState
-from safetensors.torch import load_file, save_file
+from accelerate.utils import reduce
 from transformers import TrainerCallback
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ebmcal.storage.sealing import damage, seal
-from ebmcal.training.methods import Settings
-from ebmcal.training.processes import any_process
+#: Written into a checkpoint once it is complete; a checkpoint without it was interrupted and is ignored.
+COMPLETE_FILE = "complete"
 
-FREQUENCIES = "label_frequencies.safetensors"
+
+#: Logged values that the progress bar shows.
+SHOWN = {"loss": "loss", "noise_auroc": "noise AUROC"}
 
 
 class Progress(TrainerCallback):
-    """Calls `advance(step, logs)` at each step and log line; replaces the Trainer's own bar."""
+    """Calls `advance(n_steps, note)` after each step."""
 
-    def __init__(self, advance: Callable[[int, dict[str, float]], None]) -> None:
-        self.advance = advance
+    def __init__(self, advance: Callable[..., None], start: int) -> None:
+        self.advance, self.last, self.notes = advance, start, dict[str, str]()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.advance(state.global_step - self.last, ", ".join(self.notes.values()))
+        self.last = state.global_step
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        self.advance(state.global_step, logs or {})
+        found = {title: (logs or {}).get(key) for key, title in SHOWN.items()}
+        self.notes.update({title: f"{title} {value:.3f}" for title, value in found.items() if value is not None})
 
 
-class CompleteCheckpoints(TrainerCallback):
-    """Writes checksums into each checkpoint once it is on disk: a checkpoint without them was cut off."""
+class MarkComplete(TrainerCallback):
+    """Marks each checkpoint once all processes have written it."""
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        PartialState().wait_for_everyone()  # each process writes its own generators
+        PartialState().wait_for_everyone()
         if state.is_world_process_zero:
-            seal(Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}")
+            (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / COMPLETE_FILE).touch()
 
 
-def checkpoints(folder: Path) -> list[Path]:
-    """The checkpoints of a training, whole or not, oldest first."""
-    found = [p for p in folder.glob(f"{PREFIX_CHECKPOINT_DIR}-*") if _number_in(p).isdecimal()]
-    return sorted(found, key=step_of)
-
-
-def step_of(checkpoint: Path) -> int:
+def checkpoint_step(checkpoint: Path) -> int:
     """The step after which a checkpoint was written.
 
-    >>> step_of(Path("checkpoint-12"))
+    >>> checkpoint_step(Path("checkpoint-12"))
     12
     """
-    return int(_number_in(checkpoint))
+    return int(checkpoint.name.rpartition("-")[2])
 
 
-def _number_in(checkpoint: Path) -> str:
-    return checkpoint.name.rpartition("-")[2]
-
-
-def last_checkpoint(folder: Path, say: Callable[[str], None] = lambda line: None) -> Path | None:
-    """The newest checkpoint whose files are all whole, or None; those that are passed over are said."""
-    for checkpoint in reversed(checkpoints(folder)):
-        wrong = damage(checkpoint)
-        if not wrong:
-            return checkpoint
-        say(f"{checkpoint.name} is damaged or was cut off ({', '.join(wrong)}): not used")
-    return None
+def checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints of a training, oldest first."""
+    found = [path.parent for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{COMPLETE_FILE}")]
+    return sorted(found, key=checkpoint_step)
 
 
 class StopOnSignal(TrainerCallback):
-    """On SIGINT or SIGTERM: finish the step, save a checkpoint, stop. `stopped` says that it happened.
+    """On SIGINT or SIGTERM: finish the step, save a checkpoint and stop; `stopped` is then true.
 
-    Processes of a torchrun stop at the same step, whichever of them had the signal first. A second signal falls
-    through to Python's own handler. Outside of the main thread, which alone gets signals, it does nothing.
+    All processes of a torchrun stop at the same step. A second signal has its usual effect. Signals arrive in the main
+    thread only; elsewhere this does nothing.
     """
 
     def __init__(self) -> None:
@@ -82,9 +71,9 @@ class StopOnSignal(TrainerCallback):
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopOnSignal":
-        in_main = threading.current_thread() is threading.main_thread()
-        for number in (signal.SIGINT, signal.SIGTERM) if in_main else ():
-            self._previous[number] = signal.signal(number, self._stop)
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._stop)
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -96,29 +85,7 @@ class StopOnSignal(TrainerCallback):
         signal.signal(number, self._previous[number])
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        self.stopped = any_process(self.stopped)
+        if args.world_size > 1:
+            self.stopped = bool(reduce(torch.tensor(float(self.stopped), device=PartialState().device), "sum").item())
         if self.stopped:
             control.should_save = control.should_training_stop = True
-
-
-class FrequencyRefresher(TrainerCallback):
-    """Refreshes PosCal's table every few steps and keeps it with the checkpoints, so that a resumed run has it."""
-
-    def __init__(self, every: int, refresh: Callable[[], None], settings: Settings) -> None:
-        self.every, self.refresh, self.settings = every, refresh, settings
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.settings.frequencies is None and state.global_step:
-            self._restore(Path(args.output_dir), state.global_step)
-        if state.global_step and state.global_step % self.every == 0:
-            self.refresh()
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.settings.frequencies is not None and state.is_world_process_zero:
-            folder = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            save_file({"frequencies": self.settings.frequencies.contiguous()}, folder / FREQUENCIES)
-
-    def _restore(self, folder: Path, step: int) -> None:
-        file = folder / f"{PREFIX_CHECKPOINT_DIR}-{step}" / FREQUENCIES
-        if file.exists():
-            self.settings.frequencies = load_file(file)["frequencies"].to(torch.float32)

@@ -1,102 +1,263 @@
-"""Joint training: one encoder pass over data and noise serves cross-entropy and the energy terms.
+"""`EnergyTrainer`: a `transformers.Trainer` that trains a classifier jointly with an energy-based model.
 
-A thin `transformers.Trainer`: callbacks, logging, checkpoints, schedulers, gradient accumulation, bf16 and torchrun are
-the Trainer's own. Batches come from a `TrainingPlan`, in order; each step logs the terms of the loss, the mean energies
-and how often the energy tells data from noise; evaluation records accuracy and calibration.
+`ebmcal run`, the scikit-learn estimator and users' own scripts all use this class. A step runs data and noise texts
+through the encoder together, in packed micro-batches whose memory is bounded; the terms of the loss come from a
+`Method`. Callbacks, schedulers, checkpoints, gradient accumulation, bf16 and several processes are the Trainer's own.
 """
 
-from collections.abc import Callable
+import contextlib
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import Trainer
 
-from ebmcal.models.classifier import EnergyClassifier
-from ebmcal.models.manifold import Around
-from ebmcal.models.packing import pack
-from ebmcal.models.scoring import score
-from ebmcal.training.callbacks import FrequencyRefresher
-from ebmcal.training.methods import Method, Rows, Settings, label_frequencies
-from ebmcal.training.microbatch import Batch, MicroBatchTrainer
-from ebmcal.training.noting import StepTerms
-from ebmcal.training.plan import Collator
+from ebmcal.errors import EbmcalError
+from ebmcal.methods import find_method, load_method
+from ebmcal.methods.joint import noise_auroc
+from ebmcal.modeling.classifier import EnergyClassifier, last_layer
+from ebmcal.modeling.packing import TokenTable, token_budget
+from ebmcal.modeling.predictor import Outputs, Predictor
+from ebmcal.training.collator import EnergyCollator, EpochSampler, NoiseSchedule, NoiseStream, TrainingRows
+from ebmcal.training.config import EnergyConfig
+from ebmcal.training.datasets import default_length, noise_stream, token_table
+from ebmcal.training.recipe import MAX_LENGTH
 
-#: PosCal refreshes its table this often in an epoch.
-REFRESHES = 10
+#: A larger absolute energy means divergence, whatever the loss says.
+ENERGY_LIMIT = 1e4
+
+#: In a checkpoint: weights that are neither the encoder's nor the energy head's.
+AUXILIARY_FILE = "auxiliary.safetensors"
 
 
-class JointTrainer(MicroBatchTrainer):
-    """Trains an `EnergyClassifier` by a `Method` over a `TrainingPlan`.
+class EnergyTrainer(Trainer):
+    """A `transformers.Trainer` for joint training. Takes what the Trainer takes, and:
 
-    `evaluation` maps the model to a dictionary of figures; it is called whenever the Trainer evaluates.
+    - `model`: any transformers sequence classifier (or an `EnergyClassifier`).
+    - `args`: an `EnergyConfig`, which names the method, the noise, K and λ.
+    - `train_dataset`: a `datasets.Dataset` with a label column, its text column (or two, for pairs) and, unless
+      `processing_class` should tokenise it, `input_ids`. `eval_dataset` likewise.
+    - `noise`: noise texts as a `datasets.Dataset` (see `ebmcal.generate_noise`) or a `NoiseStream`; by default they
+      are made from the training texts (`args.noise`).
 
-        trainer = JointTrainer(model, method=METHODS["hidden"], settings=Settings(), collator=collator, args=arguments)
+    It builds its own collator. It logs every term of the loss, the mean energies of data and noise, and the AUROC with
+    which the energy separates them. `save_model` writes a plain checkpoint.
+
+        trainer = EnergyTrainer(model, EnergyConfig("out"), train_dataset=train, processing_class=tokenizer)
         trainer.train()
     """
 
-    control: Any  # the Trainer's own
+    args: EnergyConfig
+    control: Any
 
     def __init__(
         self,
-        model: EnergyClassifier,
+        model: nn.Module | None = None,
+        args: EnergyConfig | None = None,
+        data_collator: Any = None,
+        train_dataset: Any = None,
+        eval_dataset: Any = None,
+        processing_class: Any = None,
         *,
-        method: Method,
-        settings: Settings,
-        collator: Collator,
-        evaluation: Callable[[EnergyClassifier], dict[str, float]] | None = None,
+        noise: NoiseStream | Any = None,
+        card: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        # `evaluate` is our own; the Trainer only wants to see that there is something to evaluate on.
-        super().__init__(model, data_collator=collator, eval_dataset=[] if evaluation else None, **kwargs)
-        self.method, self.settings, self.evaluation = method, settings, evaluation
-        self.noise_names = collator.noise.names if collator.noise is not None else ()
-        self._step = StepTerms()
-        if method.uses_frequencies:
-            self.add_callback(self._frequency_refresher(collator))
+        args = EnergyConfig("ebmcal_output") if args is None else args
+        _check_arguments(model, args, data_collator, kwargs)
+        args.label_names = ["labels"]
+        info = find_method(args.method)
+        self.method = load_method(args.method, args)
+        classifier = (
+            model if isinstance(model, EnergyClassifier) else EnergyClassifier(model, info.energy, args.centered)
+        )
+        self.method.prepare(classifier, processing_class)
+        self.classifier, self.card = classifier, dict(card or {})
+        self._means: dict[str, list[Tensor]] = defaultdict(list)
+        rows, collator = None, None
+        if train_dataset is not None:
+            tokens = token_table(train_dataset, processing_class, args.max_length)
+            stream = noise_stream(noise, train_dataset, args) if info.uses_noise else None
+            collator = _collator(tokens, train_dataset, stream, processing_class, classifier, args)
+            rows = _training_rows(len(train_dataset), args, uses_noise=info.uses_noise)
+        if collator is None:  # evaluation only
+            length = args.max_length or (default_length(processing_class) if processing_class else MAX_LENGTH)
+            collator = EnergyCollator(TokenTable([]), np.empty(0, np.int64), None, processing_class, length, 0)
+        super().__init__(classifier, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
+        if self.is_deepspeed_enabled:
+            raise EbmcalError("EnergyTrainer runs several backward passes per step, unlike DeepSpeed. Use FSDP or DDP.")
+        for callback in self.method.callbacks(self):
+            self.add_callback(callback)
 
-    def micro_loss(self, model: nn.Module, inputs: Batch, chosen: np.ndarray) -> Tensor:
-        """The weighted terms of these texts over the number of data texts of the step."""
-        n_data = int((inputs["labels"] >= 0).sum())
-        rows = self._forward(model, inputs, chosen)
-        # Without noise a step has no energy terms: a data term by itself would only push energies down.
-        has_noise = not self.method.uses_noise or bool((inputs["labels"] < 0).any())
-        terms = self.method.terms if has_noise else self.method.terms_without_noise
-        return self._step.add(terms(rows, self.settings), rows, n_data)
+    def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
+        """Forward and backward over the micro-batches of a step; returns the loss."""
+        model.train()
+        batches, n_data = inputs["micro_batches"], inputs["n_data"]
+        progress = self.state.global_step / max(1, self.state.max_steps)
+        total = torch.zeros((), device=self.args.device)
+        energies, sums = [], defaultdict(list)
+        for i, batch in enumerate(batches):
+            # Several processes exchange gradients once per step, with the last micro-batch.
+            is_last = i == len(batches) - 1
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                terms, output = self.method.terms(model, batch, progress)
+                # Keeps the graph complete if a term does not depend on some output.
+                loss = (output.logits.sum() + output.energies.sum()) * 0.0
+                for name, (values, weight) in terms.items():
+                    value = values.sum() / n_data
+                    loss = loss + weight * value
+                    sums[name].append(value.detach())
+                loss = loss / self.current_gradient_accumulation_steps
+                self.accelerator.backward(loss)
+            total += loss.detach()
+            energies.append(output.energies.detach())
+        for name, parts in sums.items():
+            self._means[name].append(torch.stack(parts).sum())
+        self._record_energies(torch.cat(energies), torch.cat([batch.source for batch in batches]), n_data)
+        return total
 
-    def step_done(self) -> None:
-        """Note the terms of the step and the energies of its texts."""
-        self.note_step(self._step, self.noise_names)
-        self._step = StepTerms()
+    def _record_energies(self, energies: Tensor, source: Tensor, n_data: int) -> None:
+        """Mean energies of data and noise and their AUROC, in total and per noise source; no device synchronisation."""
+        is_noise = source >= 0
+        self._means["energy_data"].append(torch.where(is_noise, 0.0, energies).sum() / n_data)
+        self._means["largest_energy"].append(energies.abs().max())
+        n_noise = len(energies) - n_data
+        if n_noise:
+            self._means["energy_noise"].append(torch.where(is_noise, energies, 0.0).sum() / n_noise)
+            self._means["noise_auroc"].append(noise_auroc(energies, is_noise))
+            names = self.data_collator.noise.names
+            for number, name in enumerate(names if len(names) > 1 else ()):
+                kept = (source == number) | ~is_noise
+                self._means[f"noise_auroc_{name}"].append(noise_auroc(energies[kept], is_noise[kept]))
 
-    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Figures of the model as it is now, logged with the prefix `eval_`."""
-        if self.evaluation is None:
-            return {}
-        figures = {f"eval_{k}": v for k, v in self.evaluation(self.accelerator.unwrap_model(self.model)).items()}
-        for name, value in figures.items():
-            if not np.isfinite(value):
-                self.diverged(name.removeprefix("eval_"), value, self.state.global_step)
-        self.log(figures)
-        self.control = self.callback_handler.on_evaluate(self.args, self.state, self.control, figures)
-        return figures
+    def compute_loss(
+        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
+    ) -> Any:
+        """The cross-entropy of an evaluation batch; training steps do not use this."""
+        output = model(inputs["texts"])
+        loss = F.cross_entropy(output.logits, inputs["labels"])
+        return (loss, output) if return_outputs else loss
 
-    def _forward(self, model: nn.Module, inputs: Batch, chosen: np.ndarray) -> Rows:
-        batch = pack([inputs["ids"][i] for i in chosen], [inputs["types"][i] for i in chosen])
-        labels, mixed = (torch.from_numpy(inputs[name][chosen]).to(self.args.device) for name in ("labels", "mixed"))
-        if not self.method.uses_manifold:
-            logits, energies, *masked = model(batch.to(self.args.device))
-            return Rows(logits, energies, labels, mixed, *masked)
-        around = Around(labels, self.settings.manifold_on, self.settings.manifold_off)
-        logits, energies, near, far, partners = model(batch.to(self.args.device), around)
-        return Rows(logits, energies, labels, mixed, near=near, far=far, partners=partners)
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Loss, logits and labels of an evaluation batch."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            output = model(inputs["texts"].to(self.args.device))
+        labels = inputs.get("labels")
+        loss = None if labels is None else F.cross_entropy(output.logits, labels)
+        return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
 
-    def _frequency_refresher(self, collator: Collator) -> FrequencyRefresher:
-        def refresh() -> None:
-            logits, _ = score(self.accelerator.unwrap_model(self.model), collator.data)
-            probs = torch.softmax(torch.from_numpy(logits), dim=-1)
-            labels = torch.from_numpy(np.asarray(collator.labels, dtype=np.int64))
-            self.settings.frequencies = label_frequencies(probs, labels, self.settings.poscal_bins)
+    def predict_train(self) -> tuple[Outputs, np.ndarray]:
+        """Outputs of the model as it is now for the training rows, and their labels."""
+        collator: EnergyCollator = self.data_collator
+        predictor = Predictor(self.classifier, self.processing_class, collator.max_length)
+        return predictor.predict_tokens(collator.tokens), collator.labels
 
-        every = max(1, round(len(collator.labels) / (self.train_dataset.batch_size * REFRESHES)))
-        return FrequencyRefresher(every, refresh, self.settings)
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the means of the recorded values since the last line; values that are not finite stop the training."""
+        if "loss" in logs:
+            logs |= {name: torch.stack(values).mean().item() for name, values in self._means.items()}
+            self._means.clear()
+            self._check_divergence(logs)
+            logs.pop("largest_energy", None)
+        super().log(logs, *args, **kwargs)
+
+    def _check_divergence(self, logs: dict[str, float]) -> None:
+        wrong = [name for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)]
+        if self.args.fp16:  # a gradient scaler skips such steps
+            wrong = [name for name in wrong if name != "grad_norm"]
+        if logs.get("largest_energy", 0.0) > ENERGY_LIMIT:
+            wrong.append("largest_energy")
+        if wrong:
+            raise EbmcalError(
+                f"Training diverged by step {self.state.global_step}: {wrong[0]} is {logs[wrong[0]]}. The last "
+                "checkpoint is kept. Try a lower learning rate, a lower energy weight, more warm-up steps or fp32."
+            )
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's optimizer; the head gets its own learning rate if `head_learning_rate` is set."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.args.head_learning_rate is not None:
+            head = {id(p) for p in last_layer(self.classifier.encoder, "head_learning_rate").parameters()}
+            for group in list(optimizer.param_groups):
+                inside = [p for p in group["params"] if id(p) in head]
+                if inside:
+                    group["params"] = [p for p in group["params"] if id(p) not in head]
+                    optimizer.add_param_group({**group, "params": inside, "lr": self.args.head_learning_rate})
+        return optimizer
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
+        return EpochSampler(self.train_dataset, lambda: self.state)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Write a plain checkpoint (plus the energy head), so that `from_pretrained` reads it without ebmcal."""
+        directory = Path(output_dir or self.args.output_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        weights = self.classifier.state_dict() if state_dict is None else state_dict
+        self.classifier.save_pretrained(directory, self.card, weights)
+        auxiliary = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "energy_head."))}
+        if auxiliary:
+            save_file(auxiliary, directory / AUXILIARY_FILE)
+        if self.processing_class is not None:
+            self.processing_class.save_pretrained(directory)
+        torch.save(self.args, directory / "training_args.bin")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        directory = Path(resume_from_checkpoint)
+        weights = EnergyClassifier.from_pretrained(directory).state_dict()
+        if (directory / AUXILIARY_FILE).exists():
+            weights |= load_file(directory / AUXILIARY_FILE)
+        self.classifier.load_state_dict(weights)
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+def _check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str, Any]) -> None:
+    if model is None or kwargs.get("model_init") is not None:
+        raise EbmcalError("EnergyTrainer needs a model; model_init is not supported.")
+    if not isinstance(args, EnergyConfig):
+        raise EbmcalError(f"args must be an ebmcal.EnergyConfig, got {type(args).__name__}.")
+    if data_collator is not None:
+        raise EbmcalError("EnergyTrainer builds its own collator, which adds noise and packs. Remove data_collator=.")
+    if getattr(model.config, "problem_type", None) in ("regression", "multi_label_classification"):
+        raise EbmcalError(f"Expected a single-label classifier, got problem_type={model.config.problem_type!r}.")
+
+
+def _training_rows(n_rows: int, args: EnergyConfig, *, uses_noise: bool) -> TrainingRows:
+    device_batch = args.train_batch_size * args.world_size
+    n_batches = n_rows // device_batch if args.dataloader_drop_last else math.ceil(n_rows / device_batch)
+    steps_per_epoch = max(1, math.ceil(n_batches / args.gradient_accumulation_steps))
+    n_steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * steps_per_epoch)
+    noise = NoiseSchedule(args.noise_ratio if uses_noise else 0, round(args.noise_start * n_steps), args.noise_every)
+    batch_size = device_batch * args.gradient_accumulation_steps
+    seed = args.seed if args.data_seed is None else args.data_seed
+    return TrainingRows(n_rows, batch_size, steps_per_epoch, seed, noise)
+
+
+def _collator(
+    tokens: TokenTable, train: Any, stream: NoiseStream | None, tokenizer: Any, classifier: EnergyClassifier,
+    args: EnergyConfig,
+) -> EnergyCollator:  # fmt: skip
+    label = "labels" if "labels" in train.column_names else "label"
+    labels = _checked_labels(train[label], classifier.config.num_labels)
+    budget = args.tokens_per_micro_batch or token_budget(classifier.config)
+    max_length = args.max_length or int(tokens.lengths.max(initial=1))
+    return EnergyCollator(tokens, labels, stream, tokenizer, max_length, budget)
+
+
+def _checked_labels(values: Sequence[Any], n_labels: int) -> np.ndarray:
+    labels = np.asarray(values)
+    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_labels:
+        raise EbmcalError(f"Labels must be integers from 0 to {n_labels - 1}, the classes of the model.")
+    return labels.astype(np.int64)

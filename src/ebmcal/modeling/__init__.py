@@ -1,0 +1,1 @@
+"""Encoders with an energy: loading pretrained weights, padding-free passes, energies, prediction. Needs torch."""

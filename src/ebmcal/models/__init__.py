@@ -1,1 +1,0 @@
-"""Encoders as they are run: loading, tokens, passes without padding, energies, scores. Torch from here on."""

@@ -1,0 +1,54 @@
+"""The only prediction loop: order, batches, dropout, truncation."""
+
+import numpy as np
+import pytest
+
+from ebmcal.modeling.classifier import EnergyClassifier
+from ebmcal.modeling.predictor import Predictor, tokenize
+from tiny_models import SENTENCES, make_encoder, make_wordpiece
+
+
+@pytest.fixture(scope="module")
+def predictor():
+    return Predictor(EnergyClassifier(make_encoder("bert")).eval(), make_wordpiece(), max_length=32)
+
+
+def test_the_order_of_texts_does_not_matter(predictor):
+    order = np.random.default_rng(0).permutation(len(SENTENCES))
+    a, b = predictor(SENTENCES), predictor([SENTENCES[i] for i in order])
+    np.testing.assert_allclose(a.logits[order], b.logits, atol=1e-5)
+    np.testing.assert_allclose(a.energies[order], b.energies, atol=1e-5)
+
+
+def test_one_text_at_a_time_gives_the_same_as_all_at_once(predictor):
+    whole = predictor(SENTENCES[:10], features=True)
+    single = [predictor([text], features=True) for text in SENTENCES[:10]]
+    np.testing.assert_allclose(whole.logits, np.concatenate([o.logits for o in single]), atol=1e-5)
+    np.testing.assert_allclose(whole.features, np.concatenate([o.features for o in single]), atol=1e-5)
+
+
+def test_no_texts(predictor):
+    outputs = predictor([])
+    assert outputs.logits.shape == (0, 3)
+    assert outputs.energies.shape == (0,)
+
+
+def test_long_texts_are_truncated(predictor):
+    text = " ".join(SENTENCES)
+    assert len(predictor.tokenize([text])[0].ids) == 32
+    assert tokenize(["dull " * 10**6], make_wordpiece(), 8)[0].ids.shape == (8,)
+
+
+def test_progress_counts_every_text(predictor):
+    seen = []
+    predictor(SENTENCES, on_batch=seen.append)
+    assert sum(seen) == len(SENTENCES)
+
+
+def test_dropout_passes_differ_by_seed_and_repeat():
+    model = EnergyClassifier(make_encoder("bert", hidden_dropout_prob=0.5)).eval()
+    predictor = Predictor(model, make_wordpiece(), max_length=32)
+    a, b, c = (predictor(SENTENCES[:5], dropout_seed=seed).logits for seed in (1, 1, 2))
+    np.testing.assert_array_equal(a, b)
+    assert not np.allclose(a, c)
+    assert not model.training
