@@ -1,4 +1,4 @@
-"""Masks and layouts of the modes, and that a layout filled with the original gives the original."""
+"""Masks and layouts of the modes."""
 
 import itertools
 
@@ -6,145 +6,99 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from noise_models import MARKERS
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise.masking import (
     MODES,
-    Piece,
-    assemble,
-    collapse,
-    draw_half,
-    draw_rest,
-    draw_tokens,
-    draw_words,
+    Layout,
     find_mode,
-    to_sequence,
+    mask_end,
+    mask_sentence,
+    mask_tokens,
+    merge_masks,
 )
-from tiny_models import markers_behind
+from ebmcal.noise.setting import LM_MODES
 
-MARKERS = markers_behind(100)
 MASK, SEP, WRITE, END = MARKERS.mask, MARKERS.separator, MARKERS.write, MARKERS.end
 PAIR = np.array([1, 2, 3, SEP, 4, 5])
 
 
 def lay_out(mode, ids, masked):
-    return MODES[mode].lay_out(np.array(ids), np.array(masked, dtype=bool), MARKERS, MODES[mode].lookahead)
+    return MODES[mode].lay_out(np.array(ids), np.array(masked, dtype=bool), MARKERS, [END])
 
 
 def test_a_run_of_masked_tokens_becomes_one_mask():
     ids, masked = np.arange(8), np.array([1, 1, 0, 1, 0, 0, 1, 1], dtype=bool)
-    assert collapse(ids, masked, MASK) == [MASK, 2, MASK, 4, 5, MASK]
-    assert collapse(ids, np.ones(8, dtype=bool), MASK) == [MASK]
-    assert collapse(ids, np.zeros(8, dtype=bool), MASK) == list(range(8))
+    assert merge_masks(ids, masked, MASK) == [MASK, 2, MASK, 4, 5, MASK]
+    assert merge_masks(ids, np.ones(8, dtype=bool), MASK) == [MASK]
+    assert merge_masks(ids, np.zeros(8, dtype=bool), MASK) == list(range(8))
 
 
-def test_each_token_is_masked_with_the_given_probability():
+@given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=30))
+def test_merging_keeps_the_unmasked_tokens_in_order(tokens):
+    ids, masked = np.array([t for t, _ in tokens], dtype=np.int64), np.array([m for _, m in tokens], dtype=bool)
+    merged = merge_masks(ids, masked, MASK)
+    assert [t for t in merged if t != MASK] == ids[~masked].tolist()
+    assert not any(a == b == MASK for a, b in itertools.pairwise(merged))
+
+
+def test_each_token_is_masked_independently_with_the_given_probability():
     rng = np.random.default_rng(0)
-    masks = np.array([draw_tokens(np.arange(40), 0.4, rng, MARKERS) for _ in range(2000)])
+    masks = np.array([mask_tokens(np.arange(40), 0.4, rng, SEP) for _ in range(2000)])
     np.testing.assert_allclose(masks.mean(axis=0), 0.4, atol=0.05)  # 4.5 standard deviations
-    together = (masks[:, 1:] & masks[:, :-1]).mean()
-    assert together == pytest.approx(0.16, abs=0.01)  # independent of the neighbour
+    assert (masks[:, 1:] & masks[:, :-1]).mean() == pytest.approx(0.16, abs=0.01)
 
 
 def test_the_separator_is_never_masked_and_something_always_is():
     rng = np.random.default_rng(0)
     for ratio in (0.001, 0.5, 0.999):
-        masks = np.array([draw_tokens(PAIR, ratio, rng, MARKERS) for _ in range(200)])
+        masks = np.array([mask_tokens(PAIR, ratio, rng, SEP) for _ in range(200)])
         assert not masks[:, 3].any()
         assert masks.any(axis=1).all()
-    assert not draw_tokens(np.array([SEP]), 0.9, rng, MARKERS).any()
+    assert not mask_tokens(np.array([SEP]), 0.9, rng, SEP).any()
 
 
-def test_half_hides_one_whole_sentence():
+def test_half_masks_one_whole_sentence():
     rng = np.random.default_rng(0)
-    seen = {tuple(draw_half(PAIR, 0.4, rng, MARKERS)) for _ in range(100)}
+    seen = {tuple(mask_sentence(PAIR, 0.4, rng, SEP)) for _ in range(100)}
     assert seen == {(True,) * 3 + (False,) * 3, (False,) * 4 + (True,) * 2}
 
 
-@given(st.lists(st.tuples(st.booleans(), st.booleans()), min_size=1, max_size=20), st.integers(0, 99))
-def test_words_are_hidden_as_a_whole(tokens, seed):
-    """Tokens (begins a word, is the separator): the separator is a word of its own and never hidden."""
-    begins = np.array([b for b, _ in tokens])
-    ids = np.array([SEP if s else i for i, (_, s) in enumerate(tokens)])
-    masked = draw_words(MODES["gaps"], ids, begins, 0.4, np.random.default_rng(seed), MARKERS)
-    assert masked.shape == ids.shape
-    assert not masked[ids == SEP].any()
-    assert masked.any() == (ids != SEP).any()
-    for i in range(1, len(ids)):
-        if not begins[i] and SEP not in ids[i - 1 : i + 1]:
-            assert masked[i] == masked[i - 1]
-
-
-def test_words_are_hidden_with_the_given_probability():
-    begins = np.arange(40) % 3 == 0
+def test_continue_masks_the_end_of_the_last_sentence():
     rng = np.random.default_rng(0)
-    masks = np.array([draw_words(MODES["gaps"], np.arange(40), begins, 0.3, rng, MARKERS) for _ in range(2000)])
-    np.testing.assert_allclose(masks.mean(axis=0), 0.3, atol=0.05)
-
-
-def test_layout_of_infill():
-    assert lay_out("infill", [1, 2, 3, SEP, 4], [0, 1, 1, 0, 0]) == [
-        Piece([], [1, MASK, SEP, 4, WRITE], [1, 2, 3, SEP, 4])
-    ]
-
-
-def test_continue_rewrites_the_end_and_the_separator_stays():
-    rng = np.random.default_rng(0)
-    masks = np.array([draw_rest(np.arange(40), 0.4, rng, MARKERS) for _ in range(500)])
+    masks = np.array([mask_end(np.arange(40), 0.4, rng, SEP) for _ in range(500)])
     assert masks.mean() == pytest.approx(0.4, abs=0.02)
-    assert all(not np.diff(m.astype(int)).min(initial=0) < 0 for m in masks)  # once hidden, hidden to the end
+    assert all(np.diff(m.astype(int)).min(initial=0) == 0 for m in masks)  # masked up to the end
     assert len(set(masks.sum(axis=1))) > 10
-    pairs = np.array([draw_rest(PAIR, 0.9, rng, MARKERS) for _ in range(50)])
+    pairs = np.array([mask_end(PAIR, 0.9, rng, SEP) for _ in range(50)])
     assert not pairs[:, :4].any()
     assert pairs[:, 5].all()
-    assert draw_rest(np.array([7]), 0.01, rng, MARKERS).tolist() == [True]
-    assert not draw_rest(np.array([7, SEP]), 0.9, rng, MARKERS).any()  # there is no second sentence
+    assert mask_end(np.array([7]), 0.01, rng, SEP).tolist() == [True]
+    assert not mask_end(np.array([7, SEP]), 0.9, rng, SEP).any()  # there is no second sentence
 
 
-def test_layout_of_continue():
-    assert lay_out("continue", [1, 2, 3], [0, 0, 1]) == [Piece([1, 2], [], [3])]
-    ids, learn = to_sequence([Piece([1, 2], [], [3], before=[END])], MARKERS)
+@pytest.mark.parametrize(
+    ("mode", "ids", "masked", "expected"),
+    [
+        ("infill", [1, 2, 3, SEP, 4], [0, 1, 1, 0, 0], Layout([END, 1, MASK, SEP, 4, WRITE], [1, 2, 3, SEP, 4])),
+        ("continue", [1, 2, 3], [0, 0, 1], Layout([END, 1, 2], [3], before=[1, 2], learn_from=1)),
+        ("plain", PAIR, [0] * 6, Layout([END, WRITE], PAIR.tolist())),
+        ("half", PAIR, [1, 1, 1, 0, 0, 0], Layout([END, MASK, SEP, 4, 5, WRITE], [1, 2, 3], after=[SEP, 4, 5])),
+        ("half", PAIR, [0, 0, 0, 0, 1, 1], Layout([END, 1, 2, 3, SEP, MASK, WRITE], [4, 5], before=[1, 2, 3, SEP])),
+    ],
+)
+def test_layouts(mode, ids, masked, expected):
+    assert lay_out(mode, ids, masked) == expected
+
+
+def test_the_loss_is_on_the_target_and_the_end_of_text():
+    ids, has_loss = lay_out("infill", [1, 2], [0, 1]).to_sequence(END)
+    assert ids.tolist() == [END, 1, MASK, WRITE, 1, 2, END]
+    assert has_loss.tolist() == [False] * 4 + [True] * 3
+    ids, has_loss = lay_out("continue", [1, 2, 3], [0, 0, 1]).to_sequence(END)
     assert ids.tolist() == [END, 1, 2, 3, END]
-    assert learn.tolist() == [False, True, True, True, True]
-
-
-def test_layout_of_plain():
-    masked = MODES["plain"].draw(PAIR, 0.4, np.random.default_rng(0), MARKERS)
-    assert lay_out("plain", PAIR, masked) == [Piece([], [WRITE], PAIR.tolist())]
-
-
-def test_layout_of_gaps():
-    """The preview is what follows the gap, other gaps as masks, four tokens long."""
-    pieces = lay_out("gaps", [1, 2, 3, 4, 5, 6, 7, 8, 9], [0, 1, 1, 0, 0, 1, 0, 0, 0])
-    assert pieces == [
-        Piece([1], [MASK, 4, 5, MASK, 7, WRITE], [2, 3]),
-        Piece([4, 5], [MASK, 7, 8, 9, WRITE], [6]),
-        Piece([7, 8, 9], [], None),
-    ]
-
-
-def test_layout_of_gaps_at_both_ends():
-    assert lay_out("gaps", [1, 2, 3], [1, 0, 1]) == [
-        Piece([], [MASK, 2, MASK, WRITE], [1]),
-        Piece([2], [MASK, WRITE], [3]),
-        Piece([], [], None),
-    ]
-
-
-def test_layout_of_half_shows_the_whole_kept_sentence():
-    first = lay_out("half", PAIR, [1, 1, 1, 0, 0, 0])
-    assert first == [Piece([], [MASK, SEP, 4, 5, WRITE], [1, 2, 3]), Piece([SEP, 4, 5], [], None)]
-    second = lay_out("half", PAIR, [0, 0, 0, 0, 1, 1])
-    assert second == [Piece([1, 2, 3, SEP], [MASK, WRITE], [4, 5]), Piece([], [], None)]
-
-
-def test_the_loss_is_on_the_text_and_the_end_marks():
-    ids, learn = to_sequence(lay_out("gaps", [1, 2, 3, 4], [0, 1, 0, 0]), MARKERS)
-    assert ids.tolist() == [1, MASK, 3, 4, WRITE, 2, END, 3, 4]
-    assert learn.tolist() == [True, False, False, False, False, True, True, True, True]
-    ids, learn = to_sequence(lay_out("infill", [1, 2], [0, 1]), MARKERS)
-    assert ids.tolist() == [1, MASK, WRITE, 1, 2, END]
-    assert learn.tolist() == [False, False, False, True, True, True]
+    assert has_loss.tolist() == [False, True, True, True, True]
 
 
 def texts(pairs):
@@ -155,37 +109,21 @@ def texts(pairs):
 @pytest.mark.parametrize("pairs", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 @given(data=st.data())
-def test_the_original_in_the_gaps_gives_the_original(mode, pairs, data):
+def test_a_layout_with_its_own_target_is_the_original_text(mode, pairs, data):
     ids = np.array(data.draw(texts(pairs)), dtype=np.int64)
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
-    masked = MODES[mode].draw(ids, data.draw(st.floats(0.01, 0.99)), rng, MARKERS)
-    pieces = MODES[mode].lay_out(ids, masked, MARKERS, MODES[mode].lookahead)
-    originals = [p.written for p in pieces if p.written is not None]
-    assert assemble(pieces, originals) == ids.tolist()
-    assert all(p.written is not None for p in pieces[:-1])  # nothing but the end is without a gap
-    sequence, learn = to_sequence(pieces, MARKERS)
-    assert len(sequence) == len(learn) > 0
-    text = [t for t, wanted in zip(sequence.tolist(), learn, strict=True) if wanted and t != END]
-    assert text == ids.tolist()  # every token of the text is learned, once
-    assert not learn[(sequence == MASK) | (sequence == WRITE)].any()
+    masked = MODES[mode].draw_mask(ids, data.draw(st.floats(0.01, 0.99)), rng, SEP)
+    layout = MODES[mode].lay_out(ids, masked, MARKERS, [END])
+    assert layout.before + layout.target + layout.after == ids.tolist()
+    sequence, has_loss = layout.to_sequence(END)
+    assert len(sequence) == len(has_loss) > 0
+    assert has_loss[-1]
+    assert not has_loss[(sequence == MASK) | (sequence == WRITE)].any()
+    assert sequence[has_loss][-1 - len(layout.target) :].tolist() == [*layout.target, END]
 
 
-@given(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_size=30))
-def test_collapsed_text_keeps_the_open_tokens_in_order(tokens):
-    ids, masked = np.array([t for t, _ in tokens], dtype=np.int64), np.array([m for _, m in tokens], dtype=bool)
-    short = collapse(ids, masked, MASK)
-    assert [t for t in short if t != MASK] == ids[~masked].tolist()
-    assert not any(a == b == MASK for a, b in itertools.pairwise(short))
-
-
-def test_unwritten_gaps_stay_empty():
-    """A sample that ran out of tokens has not come to its last gaps."""
-    pieces = lay_out("gaps", [1, 2, 3, 4, 5], [0, 1, 0, 1, 0])
-    assert assemble(pieces, [[9]]) == [1, 9, 3, 5]
-
-
-def test_an_unknown_mode_names_the_near_ones():
+def test_modes_have_the_names_of_the_setting():
+    assert tuple(MODES) == LM_MODES
+    assert [name for name, mode in MODES.items() if mode.pairs_only] == ["half"]
     with pytest.raises(EbmcalError, match=r"Unknown noise mode 'infil'. Did you mean 'infill'"):
         find_mode("infil")
-    assert find_mode("half").pairs_only
-    assert not any(mode.pairs_only for name, mode in MODES.items() if name != "half")

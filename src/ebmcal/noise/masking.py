@@ -1,14 +1,13 @@
-"""From a text to what the noise LM reads and writes: masks, layouts, and back to a text.
+"""Step 1 of LM noise: mask a text x and lay it out as what the LM reads (the prompt) and what it writes (the target).
 
-A layout is a list of pieces. Of each piece the LM reads `kept` (tokens that stay in the text) and `context` (tokens it
-is only told), then writes `written` and an end mark; the first has an end of text to read `before`, and perhaps a
-label. Reading and writing alternate, so one sampler serves every mode:
+    mode      the LM reads                        and writes
+    infill    the masked text x^m, <WRITE>        the whole text (the paper's noise)
+    continue  the beginning of the text           the rest of it; of a pair, the rest of the second sentence
+    plain     <WRITE>                             the whole text
+    half      a pair with one sentence masked     that sentence; the other one is kept
 
-    infill   masked text as prefix, then the whole text is written (the paper's)
-    continue the beginning is read, the rest is written (Deng et al. 2020); of a pair, the rest of the second sentence
-    gaps     left to right: kept words, a preview of the words behind the gap, then only the gap is written
-    plain    nothing is read, the whole text is written
-    half     pairs: one sentence is kept, the other is written, the kept one as preview
+In x^m every run of masked tokens is one `<M>`. Each target is followed by the LM's end-of-text token. The two
+sentences of a pair are joined by `<SEP>`, which is never masked.
 """
 
 from collections.abc import Callable
@@ -20,144 +19,109 @@ from ebmcal.errors import unknown_name
 
 Ids = list[int]
 
+#: Tokens added to the LM's vocabulary, and the texts that their embeddings start from.
+MARKERS = {"<M>": " ___", "<SEP>": "\n", "<WRITE>": "\n\n"}
+
 
 @dataclass(frozen=True)
 class Markers:
-    """Token ids of the marks: three that are added to the LM's vocabulary, and its own end of text."""
+    """Token ids of the markers and of the LM's own end-of-text token."""
 
     mask: int
     separator: int
     write: int
     end: int
 
-    #: The marks that are added, and what each begins as: something that stands in such a place in other texts.
-    NEAR = {"<M>": " ___", "<SEP>": "\n", "<WRITE>": "\n\n"}  # noqa: RUF012
-
 
 @dataclass(frozen=True)
-class Piece:
-    """What is read (`before`, `kept`, `context`) and then written; `written` is None behind the last gap."""
+class Layout:
+    """What the LM reads and writes. The noise text is `before` + what it writes + `after`."""
 
-    kept: Ids
-    context: Ids
-    written: Ids | None
+    prompt: Ids
+    target: Ids
     before: Ids = field(default_factory=list)
+    after: Ids = field(default_factory=list)
+    learn_from: int | None = None  # position of the first token with a loss; None: the first of the target
 
-    @property
-    def read(self) -> Ids:
-        return self.before + self.kept + self.context
+    def to_sequence(self, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """Token ids to train on and which of them have a loss: int [T], bool [T]."""
+        ids = np.array([*self.prompt, *self.target, end], dtype=np.int64)
+        learn_from = len(self.prompt) if self.learn_from is None else self.learn_from
+        return ids, np.arange(len(ids)) >= learn_from
 
 
 @dataclass(frozen=True)
 class Mode:
-    """How a text is masked and laid out. `lookahead` is the preview behind a gap, in tokens."""
+    """How a text is masked and laid out: see `mask_tokens` and `lay_out_text` for the arguments."""
 
-    draw: Callable[[np.ndarray, float, np.random.Generator, Markers], np.ndarray]
-    lay_out: Callable[[np.ndarray, np.ndarray, Markers, int], list[Piece]]
-    lookahead: int = 0
-    whole_words: bool = False  # a word of several tokens is hidden as a whole or not at all
+    draw_mask: Callable[[np.ndarray, float, np.random.Generator, int], np.ndarray]
+    lay_out: Callable[[np.ndarray, np.ndarray, Markers, Ids], Layout]
     pairs_only: bool = False
-    cut_back: bool = False  # a text that finds no end may be cut at its last sentence
+    may_truncate: bool = False  # a text without an end may be cut at its last sentence
 
 
-def draw_tokens(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
-    """Each token independently with probability `ratio`, never the separator; one at least: [n] bool."""
-    masked = (rng.random(len(ids)) < ratio) & (ids != markers.separator)
-    free = np.flatnonzero(ids != markers.separator)
-    if not masked.any() and len(free):
-        masked[rng.choice(free)] = True  # a text with nothing hidden would come back as itself
+def mask_tokens(ids: np.ndarray, ratio: float, rng: np.random.Generator, separator: int) -> np.ndarray:
+    """Mask each token with probability `ratio`, at least one and never the separator: ids [n] -> bool [n]."""
+    masked = (rng.random(len(ids)) < ratio) & (ids != separator)
+    candidates = np.flatnonzero(ids != separator)
+    if not masked.any() and len(candidates):
+        masked[rng.choice(candidates)] = True  # with nothing masked the LM would copy the text
     return masked
 
 
-def draw_half(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
-    """The whole of the first or of the second sentence."""
-    behind = np.cumsum(ids == markers.separator) > 0
-    return (behind if rng.random() < 0.5 else ~behind) & (ids != markers.separator)
+def mask_end(ids: np.ndarray, ratio: float, rng: np.random.Generator, separator: int) -> np.ndarray:
+    """Mask the end of the text, or of the second sentence: Binomial(n, ratio) tokens, but at least one."""
+    n_free = len(ids) - 1 - int(np.flatnonzero(ids == separator).max(initial=-1))  # after the last separator, or all
+    n_masked = max(1, int((rng.random(n_free) < ratio).sum()))
+    return np.arange(len(ids)) >= len(ids) - min(n_free, n_masked)
 
 
-def draw_rest(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
-    """The end of the text, or of the second sentence: as many as if each were drawn with probability `ratio`."""
-    n_free = int((np.cumsum((ids == markers.separator)[::-1]) == 0).sum())  # behind the last separator, or all
-    n_hidden = max(1, int((rng.random(n_free) < ratio).sum()))
-    return np.arange(len(ids)) >= len(ids) - min(n_free, n_hidden)
+def mask_sentence(ids: np.ndarray, ratio: float, rng: np.random.Generator, separator: int) -> np.ndarray:
+    """Mask the whole first or the whole second sentence of a pair."""
+    is_second = np.cumsum(ids == separator) > 0
+    return (is_second if rng.random() < 0.5 else ~is_second) & (ids != separator)
 
 
-def draw_nothing(ids: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers) -> np.ndarray:
-    return np.zeros(len(ids), dtype=bool)
+def merge_masks(ids: np.ndarray, masked: np.ndarray, mask_id: int) -> Ids:
+    """The masked text x^m: each run of masked tokens becomes one mask token.
 
-
-def draw_words(
-    mode: Mode, ids: np.ndarray, begins: np.ndarray, ratio: float, rng: np.random.Generator, markers: Markers
-) -> np.ndarray:
-    """Draw over words instead of tokens; `begins` [n] says which tokens begin one. The separator stands alone."""
-    begins = begins | (ids == markers.separator) | np.concatenate([[True], ids[:-1] == markers.separator])
-    word = np.cumsum(begins) - 1  # [n], which word a token belongs to
-    return mode.draw(ids[begins], ratio, rng, markers)[word]
-
-
-def collapse(ids: np.ndarray, masked: np.ndarray, mask_id: int) -> Ids:
-    """The masked text: a run of masked tokens becomes one mask.
-
-    >>> collapse(np.array([5, 6, 7, 8]), np.array([False, True, True, False]), mask_id=1)
+    >>> merge_masks(np.array([5, 6, 7, 8]), np.array([False, True, True, False]), mask_id=1)
     [5, 1, 8]
     """
-    starts = masked & ~np.concatenate([[False], masked[:-1]])
-    return np.where(masked, mask_id, ids)[~masked | starts].tolist()
+    is_first = masked & ~np.concatenate([[False], masked[:-1]])
+    return np.where(masked, mask_id, ids)[~masked | is_first].tolist()
 
 
-def lay_out_whole(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
-    """The masked text is read, the whole text is written."""
-    prefix = collapse(ids, masked, markers.mask) if masked.any() else []
-    return [Piece([], [*prefix, markers.write], ids.tolist())]
+def lay_out_text(ids: np.ndarray, masked: np.ndarray, markers: Markers, intro: Ids) -> Layout:
+    """Read `intro` and the masked text (nothing if nothing is masked), write the whole text."""
+    prefix = merge_masks(ids, masked, markers.mask) if masked.any() else []
+    return Layout([*intro, *prefix, markers.write], ids.tolist())
 
 
-def lay_out_gaps(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
-    """Kept words and a preview are read, each gap is written."""
-    if not len(ids):
-        return [Piece([], [markers.write], [])]  # an LM cannot be shown a sequence of no tokens
-    edges = np.flatnonzero(np.diff(np.concatenate([[False], masked, [False]]).astype(np.int8)))
-    pieces, position = [], 0
-    for start, stop in zip(edges[::2], edges[1::2], strict=True):
-        preview = collapse(ids[stop:], masked[stop:], markers.mask)[:lookahead]
-        context = [markers.mask, *preview, markers.write]
-        pieces.append(Piece(ids[position:start].tolist(), context, ids[start:stop].tolist()))
-        position = int(stop)
-    return [*pieces, Piece(ids[position:].tolist(), [], None)]
+def lay_out_end(ids: np.ndarray, masked: np.ndarray, markers: Markers, intro: Ids) -> Layout:
+    """Read the beginning, write the rest. The loss covers both, as in ordinary LM training."""
+    start = ids[~masked].tolist()
+    return Layout([*intro, *start], ids[masked].tolist(), before=start, learn_from=len(intro))
 
 
-def lay_out_rest(ids: np.ndarray, masked: np.ndarray, markers: Markers, lookahead: int) -> list[Piece]:
-    """The beginning is read, the rest is written."""
-    return [Piece(ids[~masked].tolist(), [], ids[masked].tolist())]
+def lay_out_sentence(ids: np.ndarray, masked: np.ndarray, markers: Markers, intro: Ids) -> Layout:
+    """Read the pair with one sentence masked, write that sentence only."""
+    prompt = [*intro, *merge_masks(ids, masked, markers.mask), markers.write]
+    hidden = np.flatnonzero(masked)
+    start, stop = (hidden[0], hidden[-1] + 1) if len(hidden) else (len(ids), len(ids))
+    return Layout(prompt, ids[start:stop].tolist(), ids[:start].tolist(), ids[stop:].tolist())
 
 
 MODES: dict[str, Mode] = {
-    "infill": Mode(draw_tokens, lay_out_whole),
-    "continue": Mode(draw_rest, lay_out_rest, whole_words=True, cut_back=True),
-    "gaps": Mode(draw_tokens, lay_out_gaps, lookahead=4, whole_words=True),
-    "plain": Mode(draw_nothing, lay_out_whole),
-    "half": Mode(draw_half, lay_out_gaps, lookahead=1 << 20, pairs_only=True),
+    "infill": Mode(mask_tokens, lay_out_text),
+    "continue": Mode(mask_end, lay_out_end, may_truncate=True),
+    "plain": Mode(lambda ids, *_: np.zeros(len(ids), dtype=bool), lay_out_text),
+    "half": Mode(mask_sentence, lay_out_sentence, pairs_only=True),
 }
 
 
 def find_mode(name: str) -> Mode:
-    """The mode of that name, or an error with close matches."""
+    """The mode with that name."""
     if name not in MODES:
         raise unknown_name("noise mode", name, MODES)
     return MODES[name]
-
-
-def to_sequence(pieces: list[Piece], markers: Markers) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids to train on, and where the loss is: text and end marks, not what was only read: [T], [T] bool."""
-    ids, learn = [], []
-    for piece in pieces:
-        written = [] if piece.written is None else [*piece.written, markers.end]
-        ids += piece.read + written
-        learn += [False] * len(piece.before) + [True] * len(piece.kept) + [False] * len(piece.context)
-        learn += [True] * len(written)
-    return np.array(ids, dtype=np.int64), np.array(learn, dtype=bool)
-
-
-def assemble(pieces: list[Piece], written: list[Ids]) -> Ids:
-    """The text that results when the gaps hold `written` instead; gaps that were not reached are empty."""
-    parts = iter(written)
-    return [t for p in pieces for t in (p.kept + (next(parts, []) if p.written is not None else []))]

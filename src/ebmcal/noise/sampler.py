@@ -1,8 +1,7 @@
-"""Drawing texts from the noise LM: one prefill a prompt, shared by its samples; top-k only; finished rows give way.
+"""Step 3 of LM noise: draw texts from the LM by top-k sampling. 4 to 6 times as fast as `generate`, same distribution.
 
-A prompt is a layout (`masking`): tokens that are read and gaps that are written, in turns. Every row advances by
-one token a step, read or drawn, so rows of any layout run side by side (`decoding`). Randomness is keyed by the row:
-its uniform numbers come from a counter-based generator, so a row does not depend on its neighbours' luck.
+Each prompt is read once for all of its samples, and samples that end make room for new ones, so that the batch stays
+full. The random numbers of a sample are its own, so it does not depend on the others in the batch.
 """
 
 from collections.abc import Sequence
@@ -12,193 +11,122 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ebmcal.models.memory import reuse_freed_memory
-from ebmcal.noise.decoding import Running, prepare_decoding
-from ebmcal.noise.lm import NoiseLm
-from ebmcal.noise.masking import Ids, Markers, Piece, assemble
+from ebmcal.noise.acceleration import Decoder, prepare_decoding, top_k_logits
+from ebmcal.noise.causal_lm import NoiseLm
+from ebmcal.noise.masking import Ids, Layout
+from ebmcal.training.environment import reuse_freed_memory
 
-#: New rows take the place of finished ones when more than this share of a batch has finished.
-REFILL_AT = 0.1
-
-#: Where none are waiting, finished rows are dropped from the batch at this share.
-DROP_AT = 0.25
-
-#: Logits in a block of `top_k`.
-BLOCK = 64
+#: New samples are started when more than this share of a batch has ended; if none are left, the ended ones are removed
+#: at the second share.
+REFILL_AT, REMOVE_AT = 0.1, 0.25
 
 
 @dataclass
-class Row:
-    """A sample being written: what is left to read, what has been written in each gap."""
+class Sample:
+    """A text that is being written. `max_tokens` is the number of its random numbers, or what the LM has room for."""
 
-    prompt: int
-    pieces: list[Piece]
-    uniforms: np.ndarray  # [max_new]
-    limit: int  # tokens it may draw
-    is_pair: bool = True  # may write a separator
-    room: int = 1 << 30  # tokens that fit behind the prompt
-    pending: Ids = field(default_factory=list)  # tokens to be read before the next one is drawn
-    written: list[Ids] = field(default_factory=lambda: [[]])
-    n_drawn: int = 0
-    n_fed: int = 0
-    done: bool = False
-    unfinished: bool = False
+    layout: Layout
+    uniforms: np.ndarray
+    max_tokens: int
+    is_pair: bool  # it may write a separator
+    written: Ids = field(default_factory=list)
+    is_done: bool = False
+    is_unfinished: bool = False  # it reached its limit before its end
 
-    def feed(self, drawn: int, markers: Markers) -> int:
-        """Take a drawn token if one was due; return the token the LM sees next."""
-        if self.n_fed >= self.room and not self.done:
-            self.done = self.unfinished = True
-        if self.done:
-            return markers.end
-        self.n_fed += 1
-        if self.pending:
-            return self.pending.pop(0)
-        self.n_drawn += 1
-        if drawn == markers.end:
-            self._close_gap()
-        else:
-            self.written[-1].append(drawn)
-            if self.n_drawn >= self.limit:
-                self.done = self.unfinished = True
-        return drawn
+    def __post_init__(self) -> None:
+        self.is_done = self.is_unfinished = self.max_tokens <= 0
 
-    def _close_gap(self) -> None:
-        following = self.pieces[len(self.written)] if len(self.written) < len(self.pieces) else None
-        if following is None or following.written is None:
-            self.done = True
-        else:
-            self.pending = following.read
-            self.written.append([])
+    def append(self, token: int, end: int) -> int:
+        """Append a drawn token; returns the token that the LM reads next."""
+        if self.is_done or token == end:
+            self.is_done = True
+            return end
+        self.written.append(token)
+        self.is_done = self.is_unfinished = len(self.written) >= self.max_tokens
+        return token
 
     @property
-    def text(self) -> Ids:
-        return assemble(self.pieces, self.written)
+    def ids(self) -> Ids:
+        """The token ids of the text."""
+        return self.layout.before + self.written + self.layout.after
 
 
 def draw_from_top_k(logits: Tensor, uniforms: Tensor, k: int) -> Tensor:
-    """Sample among the k largest logits by inverse CDF: logits [n, V], uniforms [n] in [0, 1) -> tokens [n].
+    """Sample from the softmax of the k largest logits by inverse CDF: logits [n, V], uniforms [n] -> tokens [n].
 
     >>> draw_from_top_k(torch.tensor([[0.0, 9.0, 1.0]]), torch.tensor([0.5]), k=1).tolist()
     [1]
     """
-    values, tokens = top_k(logits.float(), min(k, logits.shape[-1]))
+    values, tokens = top_k_logits(logits.float(), min(k, logits.shape[-1]))
     cumulative = torch.softmax(values, dim=-1).double().cumsum(dim=-1)
-    # Rounding may leave the last sum below 1; scaling by it keeps the last token reachable and no other beyond it.
+    # Rounding may leave the last sum below 1; scaling by it keeps the last token reachable.
     chosen = torch.searchsorted(cumulative, (uniforms.double() * cumulative[:, -1])[:, None], right=True)
     return tokens.gather(1, chosen.clamp(max=values.shape[-1] - 1)).squeeze(1)
 
 
-def top_k(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """`torch.topk` over the last dimension of [n, V], several times quicker when V is large.
-
-    The k largest logits lie in the k blocks with the largest maxima, so only those are looked into.
-
-    >>> top_k(torch.arange(1000.0)[None], 2)[1].tolist()
-    [[999, 998]]
-    """
-    n_blocks = logits.shape[1] // BLOCK
-    if n_blocks <= k:
-        return logits.topk(k)
-    rest = torch.arange(n_blocks * BLOCK, logits.shape[1], device=logits.device).expand(len(logits), -1)
-    largest = logits[:, : n_blocks * BLOCK].unflatten(1, (n_blocks, BLOCK)).amax(dim=-1).topk(k).indices  # [n, k]
-    inside = (largest[..., None] * BLOCK + torch.arange(BLOCK, device=logits.device)).flatten(1)
-    tokens = torch.cat([inside, rest], dim=1)  # [n, k * BLOCK + rest]
-    values, where = logits.gather(1, tokens).topk(k)
-    return values, tokens.gather(1, where)
-
-
 @torch.inference_mode()
 def sample(
-    lm: NoiseLm,
-    layouts: Sequence[list[Piece]],
-    uniforms: Sequence[Sequence[np.ndarray]],
-    *,
-    top_k: int = 20,
-    batch_rows: int = 256,
-) -> list[list[Row]]:
-    """Write each layout once for each of its arrays of uniform numbers; rows come back in the order of the layouts.
-
-    The numbers' length bounds how many tokens a row may draw; a row that reaches it, or the LM's last position, is
-    `unfinished`.
-    """
+    lm: NoiseLm, layouts: Sequence[Layout], uniforms: Sequence[Sequence[np.ndarray]], *, top_k: int = 20,
+    batch_size: int = 256,
+) -> list[list[Sample]]:  # fmt: skip
+    """One sample per array of uniform random numbers for each layout; an array's length limits the sample's tokens."""
     reuse_freed_memory()
     lm.model.eval()
     prepare_decoding(lm.model)
-    rooms = [lm.positions - len(pieces[0].read) for pieces in layouts]
-    pairs = [any(lm.markers.separator in (p.written or []) for p in pieces) for pieces in layouts]
-    rows = [
-        [Row(i, pieces, u, len(u), is_pair, room, done=room < 0, unfinished=room < 0) for u in uniforms[i]]
-        for i, (pieces, is_pair, room) in enumerate(zip(layouts, pairs, rooms, strict=True))
+    are_pairs = [lm.markers.separator in layout.target for layout in layouts]
+    groups = [
+        [Sample(layout, u, min(len(u), lm.n_positions - len(layout.prompt)), is_pair) for u in us]
+        for layout, us, is_pair in zip(layouts, uniforms, are_pairs, strict=True)
     ]
-    waiting = _Waiting([group for group in rows if group and not group[0].done])
-    while waiting:
-        _write(lm, waiting, top_k, batch_rows)
-    return rows
+    queue = [group for group in groups if group and not group[0].is_done]
+    queue.sort(key=lambda group: -len(group[0].layout.prompt))  # taken from the end: short prompts first
+    while queue:
+        _write_batch(lm, queue, top_k, batch_size)
+    return groups
 
 
-class _Waiting:
-    """Groups of rows, the samples of a prompt, that have not been begun: those with short prompts first."""
-
-    def __init__(self, groups: list[list[Row]]) -> None:
-        self.groups = sorted(groups, key=lambda group: len(group[0].pieces[0].read), reverse=True)
-
-    def __bool__(self) -> bool:
-        return bool(self.groups)
-
-    def take(self, n_rows: int, at_least_one: bool) -> list[list[Row]]:
-        """The next groups, of `n_rows` rows together at most."""
-        taken: list[list[Row]] = []
-        while self.groups and (len(self.groups[-1]) <= n_rows - sum(map(len, taken)) or (at_least_one and not taken)):
-            taken.append(self.groups.pop())
-        return taken
-
-
-def _write(lm: NoiseLm, waiting: _Waiting, k: int, batch_rows: int) -> None:
-    """Write rows, and take in new ones where others have finished, until all are done."""
-    running, rows = _begin(lm, waiting.take(batch_rows, at_least_one=True))
-    while rows:
-        tokens = _draw(lm, running.logits, rows, k)
-        _refill(lm, waiting, running, rows, tokens, k)
-        alive = [i for i, row in enumerate(rows) if not row.done]
-        if len(rows) - len(alive) > DROP_AT * len(rows) or not alive:
-            rows, tokens = [rows[i] for i in alive], [tokens[i] for i in alive]
-            if rows:
-                running.keep(torch.tensor(alive, device=running.real.device))
-        if rows:
-            running.feed(tokens)
+def _write_batch(lm: NoiseLm, queue: list[list[Sample]], top_k: int, batch_size: int) -> None:
+    """Write a batch of samples, replacing those that end, until none are left or the LM cannot replace rows."""
+    decoder, samples = _start(lm, _take(queue, batch_size, at_least_one=True))
+    while samples:
+        tokens = _draw(lm, decoder.logits, samples, top_k)
+        ended = [i for i, s in enumerate(samples) if s.is_done]
+        if decoder.can_replace and len(ended) > REFILL_AT * len(samples) and (new := _take(queue, len(ended))):
+            widths = decoder.n_tokens()
+            ended.sort(key=lambda i: -widths[i])  # the longest first, so that their columns can be freed
+            other, started = _start(lm, new)
+            decoder.replace(ended[: len(started)], other)
+            for i, s, token in zip(ended, started, _draw(lm, other.logits, started, top_k), strict=False):
+                samples[i], tokens[i] = s, token
+        active = [i for i, s in enumerate(samples) if not s.is_done]
+        if len(samples) - len(active) > REMOVE_AT * len(samples) or not active:
+            samples, tokens = [samples[i] for i in active], [tokens[i] for i in active]
+            decoder.keep(active)
+        if samples:
+            decoder.read(tokens)
 
 
-def _refill(lm: NoiseLm, waiting: _Waiting, running: Running, rows: list[Row], tokens: Ids, k: int) -> None:
-    """Put rows that wait, and their first tokens, in the place of finished ones, where there are enough of them."""
-    free = [i for i, row in enumerate(rows) if row.done]
-    enough = running.joins and len(free) > REFILL_AT * len(rows)
-    groups = waiting.take(len(free), at_least_one=False) if enough else []
-    if groups:
-        widths = running.real.sum(dim=1).tolist()
-        free.sort(key=lambda i: -widths[i])  # the longest first, so that their columns can be let go
-        more, new_rows = _begin(lm, groups)
-        running.replace(torch.tensor(free[: len(new_rows)], device=running.real.device), more)
-        for i, row, token in zip(free, new_rows, _draw(lm, more.logits, new_rows, k), strict=False):
-            rows[i], tokens[i] = row, token
+def _take(queue: list[list[Sample]], n: int, at_least_one: bool = False) -> list[list[Sample]]:
+    """Remove groups of at most n samples in total from the end of the queue."""
+    taken: list[list[Sample]] = []
+    while queue and (len(queue[-1]) <= n or (at_least_one and not taken)):
+        n -= len(queue[-1])
+        taken.append(queue.pop())
+    return taken
 
 
-def _draw(lm: NoiseLm, logits: Tensor, rows: list[Row], k: int) -> Ids:
-    """Draw a token behind each row where one is due; returns the tokens that the LM sees next."""
-    uniforms = torch.tensor([r.uniforms[min(r.n_drawn, r.limit - 1)] for r in rows], device=logits.device)
-    drawn = draw_from_top_k(_allowed(logits, rows, lm.markers), uniforms, k)
-    return [row.feed(token, lm.markers) for row, token in zip(rows, drawn.tolist(), strict=True)]
-
-
-def _begin(lm: NoiseLm, groups: list[list[Row]]) -> tuple[Running, list[Row]]:
+def _start(lm: NoiseLm, groups: list[list[Sample]]) -> tuple[Decoder, list[Sample]]:
     """Read each prompt once, for all of its samples."""
-    running = Running.start(lm.model, [group[0].pieces[0].read for group in groups], lm.positions, lm.markers.end)
-    counts = torch.tensor([len(group) for group in groups], device=running.real.device)
-    running.keep(torch.arange(len(groups), device=counts.device).repeat_interleave(counts))
-    return running, [row for group in groups for row in group]
+    decoder = Decoder(lm.model, [group[0].layout.prompt for group in groups], lm.n_positions, lm.markers.end)
+    decoder.keep([i for i, group in enumerate(groups) for _ in group])
+    return decoder, [s for group in groups for s in group]
 
 
-def _allowed(logits: Tensor, rows: list[Row], markers: Markers) -> Tensor:
-    """Logits [n, V] without the marks that are for reading only; a separator is for pairs that are written whole."""
-    logits[:, [markers.mask, markers.write]] = -torch.inf
-    logits[[i for i, row in enumerate(rows) if not row.is_pair], markers.separator] = -torch.inf
-    return logits
+def _draw(lm: NoiseLm, logits: Tensor, samples: list[Sample], top_k: int) -> Ids:
+    """Draw a token for each sample: logits [n, V] -> the tokens that the LM reads next."""
+    markers = lm.markers
+    logits[:, [markers.mask, markers.write]] = -torch.inf  # only ever read
+    logits[[i for i, s in enumerate(samples) if not s.is_pair], markers.separator] = -torch.inf
+    uniforms = [0.0 if s.is_done else float(s.uniforms[len(s.written)]) for s in samples]
+    tokens = draw_from_top_k(logits, torch.tensor(uniforms, dtype=torch.float64, device=logits.device), top_k)
+    return [s.append(token, markers.end) for s, token in zip(samples, tokens.tolist(), strict=True)]

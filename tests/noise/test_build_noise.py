@@ -1,0 +1,277 @@
+"""`build_noise` and `generate_noise`: what trainings draw, what is held out, what is reused, what is rejected."""
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from noise_models import Messages
+
+import ebmcal
+from ebmcal.errors import EbmcalError
+from ebmcal.noise import NoiseConfig, build, build_noise, lm_fit, noise_files
+from ebmcal.progress import Reporter
+from tiny_models import SENTENCES, save_language_model
+
+PAGES = SENTENCES[:12]
+
+
+@pytest.fixture(scope="module")
+def lm(tmp_path_factory):
+    return str(save_language_model(tmp_path_factory.mktemp("lm") / "small"))
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """Shared, so that the LM is trained once."""
+    return tmp_path_factory.mktemp("cache")
+
+
+def make_dataset(first, n, pairs=False):
+    """Texts that share no word with those of another range, so that the origin of noise is known."""
+    texts = [" ".join(f"w{i}.{j}" for j in range(3 + i % 7)) for i in range(first, first + n)]
+    columns = {"id": [f"r{i}" for i in range(first, first + n)], "text": texts}
+    columns |= {"text_pair": texts[1:] + texts[:1]} if pairs else {}
+    return Dataset.from_dict(columns | {"label": [i % 2 for i in range(n)]})
+
+
+TRAIN, TEST = make_dataset(0, 60), make_dataset(1000, 50)
+
+#: Texts that a tiny LM learns to write in a few steps.
+EASY = Dataset.from_dict({"id": [str(i) for i in range(120)], "text": SENTENCES, "label": [i % 2 for i in range(120)]})
+
+
+def make_noise(noise, cache, train=TRAIN, test=TEST, n_draws=96, reporter=None, embed=None, **changes):
+    config = NoiseConfig(
+        noise=noise, lm_steps=60, lm_batch_size=8, lm_learning_rate=1e-2, mask_ratio=0.2, max_length=32,
+        precision="fp32", **changes,
+    )  # fmt: skip
+    return build_noise(
+        config, train, test, ("bad", "good"), n_draws=n_draws, cache_dir=cache, reporter=reporter or Reporter(),
+        embed=embed,
+    )  # fmt: skip
+
+
+def words_of(texts):
+    return {word for text in texts for word in text.split()}
+
+
+def test_a_training_draws_each_source_in_its_share(tmp_path):
+    noise = make_noise("splice 0.75, unrelated 0.25", tmp_path)
+    drawn = noise.stream(1).draw(range(96))
+    assert noise.names == noise.stream(1).names == ("splice", "unrelated")
+    assert [sum(text.source == s for text in drawn) for s in (0, 1)] == [72, 24]
+    assert noise.stream(2).draw(range(96)) != drawn
+    assert make_noise("splice 0.75, unrelated 0.25", tmp_path).stream(1).draw(range(96)) == drawn
+
+
+def test_held_out_noise_is_made_from_test_texts_and_drawn_noise_from_training_texts(tmp_path):
+    noise = make_noise("splice 0.5, unrelated 0.5", tmp_path)
+    held_out = noise.held_out()
+    assert held_out.column_names == ["id", "text", "source"]
+    assert held_out["source"][:] == ["splice"] * 25 + ["unrelated"] * 25
+    assert held_out["id"][:2] == ["splice-0", "splice-1"]
+    assert words_of(held_out["text"]) <= words_of(TEST["text"])
+    assert words_of(text.text for text in noise.stream(1).draw(range(96))) <= words_of(TRAIN["text"])
+
+
+def test_pairs_stay_pairs(tmp_path):
+    train, test = make_dataset(0, 60, pairs=True), make_dataset(1000, 50, pairs=True)
+    noise = make_noise("splice, unrelated", tmp_path, train, test)
+    assert noise.held_out().column_names == ["id", "text", "text_pair", "source"]
+    assert all(text.text_pair for text in noise.stream(1).draw(range(20)))
+
+
+def test_texts_of_a_file_are_drawn_or_held_out(tmp_path):
+    path = tmp_path / "pages.csv"
+    path.write_text("text\n" + "".join(f'"{page}"\n' for page in PAGES))
+    noise = make_noise(f"splice, unrelated:{path}", tmp_path)
+    held_out = {row["text"] for row in noise.held_out() if row["source"] == f"unrelated:{path}"}
+    drawn = {text.text for text in noise.stream(1).draw(range(200)) if text.source == 1}
+    assert held_out | drawn == set(PAGES)
+    assert held_out
+    assert not held_out & drawn
+
+
+def test_the_fingerprint_of_a_noise_file_follows_its_texts(tmp_path):
+    path = tmp_path / "pages.csv"
+    found = []
+    for pages in (PAGES, PAGES, PAGES[1:]):
+        path.write_text("text\n" + "".join(f'"{page}"\n' for page in pages))
+        found.append(noise_files(NoiseConfig(noise=f"splice, unrelated:{path}")))
+    assert found[0] == found[1] != found[2]
+    assert set(found[0]) == {f"unrelated:{path}"}
+    assert noise_files(NoiseConfig(noise="splice")) == {}
+
+
+def test_held_out_noise_of_an_lm_comes_after_the_texts_for_training(lm, cache):
+    noise = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=80)
+    (source,) = noise.sources
+    rows = [row["text"] for row in source.store.rows(200)]
+    assert sorted(text.text for text in noise.stream(1).draw(range(80))) == sorted(rows[:80])
+    assert noise.held_out()["text"][:] == rows[80:]
+    facts = noise.description["sources"][f"infill:{lm}"]
+    assert facts["n_texts"] == 80
+    assert facts["lm"]["perplexity"] < facts["lm"]["perplexity_before"]
+    assert 0 < facts["usable_share"] <= 1
+    assert noise.description["reuse"] == 1.0
+    assert noise.examples(3)[0].keys() == {"source", "masked", "hidden", "text", "text_pair"}
+
+
+def test_a_limit_on_samples_means_reuse(lm, cache):
+    noise = make_noise(f"infill:{lm}, splice", cache, EASY, EASY, n_draws=80, samples=10)
+    assert noise.sources[0].n_texts == 10
+    assert noise.description["reuse"] == 4.0
+    drawn = [text.text for text in noise.stream(1).draw(range(80)) if text.source == 0]
+    assert len(drawn) == 40
+    assert sorted(drawn[:10]) == sorted(drawn[10:20])  # every text is used once before any is used twice
+
+
+def test_finished_noise_is_found_again_even_in_a_read_only_cache(lm, cache, monkeypatch):
+    expected = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=40).stream(1).draw(range(40))
+    for name in ("fit_noise_lm", "fill_store", "locked"):
+        monkeypatch.setattr(build, name, lambda *_, **__: pytest.fail("made again"))
+    assert make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=40).stream(1).draw(range(40)) == expected
+
+
+def test_several_processes_read_finished_noise_but_do_not_make_it(lm, cache, monkeypatch):
+    make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=10)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=10).names == (f"infill:{lm}",)
+    with pytest.raises(EbmcalError, match="has not been generated, which takes a single process"):
+        make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=10_000)
+
+
+def test_a_label_conditioned_lm_reads_other_labels(lm, cache):
+    noise = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=20, condition="other")
+    (source,) = noise.sources
+    assert source.card["label_names"] == ["bad", "good"]
+    own = {str(i): ("bad", "good")[i % 2] for i in range(120)}
+    rows = source.store.rows(20)
+    assert all(row["label"] in ("bad", "good") and row["label"] != own[row["source_id"]] for row in rows)
+
+
+def test_noise_of_some_training_rows_is_made_from_those_rows(lm, cache):
+    some = TRAIN.select(range(0, 60, 3))
+    restricted = make_noise("splice, unrelated", cache).restricted_to(some)
+    assert words_of(text.text for text in restricted.stream(1).draw(range(60))) <= words_of(some["text"])
+    stored = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=60)
+    half = EASY.select(range(60))
+    rows = {row["text"] for row in stored.sources[0].store.rows(60) if int(row["source_id"]) < 60}
+    drawn = {text.text for text in stored.restricted_to(half).stream(1).draw(range(60))}
+    assert drawn == rows
+    with pytest.raises(EbmcalError, match="has no text written from these rows"):
+        stored.restricted_to(make_dataset(5000, 3)).stream(1)
+
+
+def test_description_and_probe(tmp_path):
+    def embed(texts):
+        """Spliced texts mix words of two rows: the spread of their row numbers reveals them."""
+        rows = [[int(word[1:].split(".")[0]) for word in text.split()] for text in texts]
+        return np.array([[np.std(r), len(r)] for r in rows])
+
+    messages = Messages()
+    noise = make_noise("splice 0.75, unrelated 0.25", tmp_path, reporter=messages, embed=embed)
+    assert noise.description["noise"] == "splice 0.75, unrelated 0.25"
+    facts = noise.description["sources"]
+    assert [(fact["share"], fact["online"]) for fact in facts.values()] == [(0.75, True), (0.25, True)]
+    assert facts["splice"]["probe_auroc"] > 0.8
+    assert any("noise splice: AUROC" in line for line in messages.lines)
+    assert "probe_auroc" not in make_noise("splice", tmp_path).description["sources"]["splice"]
+    assert [row["source"] for row in noise.examples(4)] == ["splice", "unrelated"] * 2
+
+
+@pytest.mark.parametrize(
+    ("noise", "message"),
+    [
+        ("unrelated:absent.csv", "absent.csv"),
+        ("splice, unrelated:one.csv", "one.csv has 1 text; noise from a file needs at least two"),
+        ("half:LM", "half needs pairs of texts"),
+        ("splice, infill:no-such-lm", "no-such-lm"),
+        ("mlm:minilm", "without a masked-LM head"),
+    ],
+)
+def test_unusable_sources_are_rejected(noise, message, lm, tmp_path):
+    (tmp_path / "one.csv").write_text("text\na page\n")
+    noise = noise.replace("unrelated:", f"unrelated:{tmp_path}/").replace("LM", lm)
+    with pytest.raises(EbmcalError) as caught:
+        make_noise(noise, tmp_path / "cache")
+    assert message in str(caught.value)
+    assert not (tmp_path / "cache").exists()
+
+
+@pytest.mark.parametrize(("n_test", "expected"), [(10, 50), (120, 120), (5000, 500)])
+def test_as_many_held_out_texts_as_test_rows_within_limits(n_test, expected, tmp_path):
+    assert len(make_noise("splice", tmp_path, test=make_dataset(1000, n_test)).held_out()) == expected
+
+
+@pytest.fixture
+def quick(monkeypatch, lm):
+    """A learning rate for tiny LMs."""
+    original = build.NoiseConfig
+    monkeypatch.setattr(build, "NoiseConfig", lambda **given: original(**{"lm_learning_rate": 1e-2} | given))
+    return {"lm": lm, "mask_ratio": 0.2, "steps": 60}
+
+
+def generate(texts=SENTENCES, count=30, **options):
+    return ebmcal.generate_noise(texts, count=count, **options)
+
+
+def test_generated_texts_are_new(quick):
+    noise = generate(**quick)
+    assert isinstance(noise, Dataset)
+    assert noise.column_names == ["text"]
+    assert len(noise) == 30
+    assert all(noise["text"])
+    assert len(set(noise["text"]) - set(SENTENCES)) > 5  # not copies
+
+
+def test_a_larger_call_continues_in_its_directory(quick, tmp_path, monkeypatch):
+    first = generate(**quick, output=tmp_path)["text"][:]
+    monkeypatch.setattr(lm_fit, "_fit", lambda *_: pytest.fail("trained again"))
+    assert generate(**quick, output=tmp_path, count=80)["text"][:30] == first
+    monkeypatch.setattr(build, "fill_store", lambda *_: pytest.fail("generated again"))
+    assert generate(**quick, output=tmp_path)["text"][:] == first
+
+
+def test_nothing_is_left_without_a_directory(quick, tmp_path, monkeypatch):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    generate(**quick | {"steps": 0}, count=1, source="splice")
+    assert not list(tmp_path.iterdir())
+
+
+def test_sources_without_a_language_model(monkeypatch):
+    monkeypatch.setattr(build, "fit_noise_lm", lambda *_: pytest.fail("trained an LM"))
+    spliced = generate(source="splice", count=200)
+    assert len(set(spliced["text"])) > 100
+    assert generate(source="splice", count=200).to_dict() == spliced.to_dict()
+    assert words_of(spliced["text"]) <= words_of(SENTENCES)
+    pairs = {"premise": SENTENCES[:40], "hypothesis": SENTENCES[40:80]}
+    columns = {"text_column": "premise", "text_pair_column": "hypothesis"}
+    noise = generate(Dataset.from_dict(pairs), source="splice 0.5, unrelated 0.5", count=4, **columns)
+    assert noise.column_names == ["text", "text_pair"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"source": "splise"}, "Unknown noise source 'splise'"),
+        ({"count": 0}, "count: expected an integer of at least 1, got 0"),
+        ({"count": True}, "count: expected an integer of at least 1, got True"),
+        ({"steps": -1, "mask_ratio": 1.0}, r"lm_steps: .*got -1\.\nmask_ratio: .*got 1\.0"),
+        ({"mode": "infil"}, "Unknown noise mode 'infil'. Did you mean 'infill'"),
+        ({"mode": "half"}, "half needs pairs"),
+        ({"lm": "smolm2"}, "smolm2"),
+        ({"source": 3}, "expected a string such as 'splice', got 3"),
+        ({"texts": []}, "no rows"),
+        ({"texts": [1, 2]}, "expected"),
+        ({"max_length": 4}, "max_length: expected an integer of at least 8, got 4"),
+    ],
+)
+def test_mistakes_are_named(options, message, lm):
+    with pytest.raises(EbmcalError, match=message):
+        generate(**{"lm": lm} | options)
+
+
+def test_output_must_be_a_directory(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(EbmcalError, match="is a file; expected a directory"):
+        generate(source="splice", output=tmp_path / "file")

@@ -1,0 +1,285 @@
+"""The noise LM: its losses packed and padded, markers, encoding, training, resuming, and its directory."""
+
+import math
+import os
+import signal
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from noise_models import Messages, make_noise_lm, make_texts
+from safetensors.torch import load_file
+
+from ebmcal.errors import EbmcalError, Interrupted
+from ebmcal.noise import lm_fit, lm_training
+from ebmcal.noise.acceleration import FAST_ARCHITECTURES, fuse_activations, prepare_training
+from ebmcal.noise.causal_lm import CARD, NoiseLm, add_markers
+from ebmcal.noise.lm_fit import LmSettings, fit_noise_lm
+from ebmcal.noise.lm_training import MaskedTexts, held_out_loss, token_losses
+from ebmcal.noise.masking import MARKERS, MODES, Markers
+from ebmcal.progress import Reporter
+from tiny_models import (
+    LANGUAGE_MODELS,
+    SENTENCES,
+    make_language_model,
+    random_texts,
+    save_language_model,
+    train_tokenizer,
+)
+
+LENGTHS = [2, 5, 5, 9, 20]
+
+
+def make_sequences():
+    return [(ids, np.random.default_rng(i).random(len(ids)) < 0.6) for i, ids in enumerate(random_texts(LENGTHS))]
+
+
+def direct_losses(model, sequences):
+    """One sequence at a time, without packing or padding."""
+    losses = []
+    for ids, has_loss in sequences:
+        logits = model(input_ids=torch.tensor(ids)[None]).logits[0]
+        values = F.cross_entropy(logits[:-1], torch.tensor(ids)[1:], reduction="none")
+        losses.append(values[torch.tensor(has_loss)[1:]])
+    return torch.cat(losses)
+
+
+@pytest.mark.parametrize("kind", LANGUAGE_MODELS)
+def test_token_losses_and_gradients_packed_padded_and_one_by_one(kind):
+    sequences, results = make_sequences(), []
+    for packed in (False, True):
+        model = make_language_model(kind)
+        if packed:
+            prepare_training(model)
+            assert (model.config._attn_implementation == "ebmcal_packed") == (kind in FAST_ARCHITECTURES)
+            assert model.get_input_embeddings().sparse == (kind in ("gpt2", "opt"))  # their output layer is tied
+        losses = token_losses(model, sequences)
+        losses.sum().backward()
+        results.append((losses.detach(), {n: p.grad for n, p in model.named_parameters()}))
+    (padded, padded_gradients), (packed, packed_gradients) = results
+    expected = direct_losses(make_language_model(kind), sequences).detach()
+    assert expected.std() > 0.05
+    torch.testing.assert_close(padded, expected, atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(packed, expected, atol=1e-5, rtol=1e-5)
+    for name, gradient in padded_gradients.items():
+        torch.testing.assert_close(packed_gradients[name], gradient, atol=2e-5, rtol=1e-4, msg=name)
+
+
+def test_every_fast_architecture_is_tested():
+    assert set(LANGUAGE_MODELS) > FAST_ARCHITECTURES
+
+
+def test_the_first_token_has_no_loss_and_inputs_are_not_changed():
+    sequences = [(ids, np.ones(len(ids), dtype=bool)) for ids in random_texts([3, 4])]
+    assert len(token_losses(make_language_model("llama"), sequences)) == 2 + 3
+    assert all(has_loss.all() for _, has_loss in sequences)
+
+
+def test_the_fused_activation_of_gpt2_is_the_same_function():
+    model, ids = make_language_model("gpt2"), torch.arange(5, 40)[None]
+    with torch.no_grad():
+        expected = model(ids).logits
+        fuse_activations(model)
+        assert {type(block.mlp.act) for block in model.transformer.h} == {torch.nn.GELU}
+        torch.testing.assert_close(model(ids).logits, expected, atol=1e-6, rtol=1e-5)
+
+
+@pytest.mark.parametrize("spare", [0, 9])  # embeddings beyond the vocabulary, as some models have
+@pytest.mark.parametrize("kind", ["gpt2", "llama", "gpt_neox"])  # tied and separate output embeddings
+def test_markers_are_added_once_and_start_from_similar_texts(kind, spare):
+    tokenizer = train_tokenizer()
+    n, end = len(tokenizer), tokenizer.eos_token_id
+    model = make_language_model(kind, vocab_size=n + spare)
+    similar = [tokenizer(text)["input_ids"] for text in MARKERS.values()]
+    markers = add_markers(model, tokenizer)
+    assert markers == Markers(n, n + 1, n + 2, end)
+    for layer in (model.get_input_embeddings(), model.get_output_embeddings()):
+        assert layer.weight.shape[0] == n + max(3, spare)
+        for marker, ids in zip((n, n + 1, n + 2), similar, strict=True):
+            torch.testing.assert_close(layer.weight[marker], layer.weight[ids].mean(dim=0))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[n:] += 1  # as if it had been trained
+    trained = model.get_input_embeddings().weight.clone()
+    assert add_markers(model, tokenizer) == markers
+    assert torch.equal(model.get_input_embeddings().weight, trained)
+
+
+def test_an_lm_without_an_end_of_text_token_is_rejected():
+    tokenizer = train_tokenizer()
+    tokenizer.eos_token = None
+    with pytest.raises(EbmcalError, match=r"no end-of-text token.*eos_token"):
+        add_markers(make_language_model("llama", vocab_size=len(tokenizer)), tokenizer)
+
+
+def test_texts_survive_encoding_and_contain_no_markers():
+    lm = make_noise_lm()
+    for text in ("the film is dull, but honest.", "Ünïcödé — 映画 😀", "two  spaces\tand a tab"):
+        ids = lm.encode((text, None))
+        assert lm.decode(ids) == text
+        assert not set(ids) & {lm.markers.mask, lm.markers.separator, lm.markers.write, lm.markers.end}
+
+
+def test_pairs_are_joined_and_the_longer_sentence_is_truncated_first():
+    lm = make_noise_lm(max_length=20)
+    long, short = "the film is worth the time. " * 5, "a joy"
+    n_short = len(lm.encode((short, None)))
+    for pair in ((long, short), (short, long), (long, long), (short, short)):
+        ids = lm.encode(pair)
+        (where,) = np.flatnonzero(ids == lm.markers.separator)
+        assert len(ids) == (20 if long in pair else 2 * n_short + 1)
+        if pair[0] is short:
+            assert where == n_short
+        elif pair[1] is short:
+            assert len(ids) - where - 1 == n_short
+        else:
+            assert where in (9, 10)
+    assert len(lm.encode((long, None))) == 20
+
+
+def test_an_lm_can_read_the_label_first():
+    lm = replace(make_noise_lm(), label_names=("bad", "very good"))
+    ids = lm.encode(("the film is dull", None))
+    masked = np.arange(len(ids)) == 1
+    without = lm.lay_out(ids, masked)
+    for label, name in enumerate(lm.label_names):
+        layout = lm.lay_out(ids, masked, label)
+        n = len(layout.prompt) - len(without.prompt)
+        assert lm.tokenizer.decode(layout.prompt[1 : 1 + n]) == f"{name}:\n"
+        assert [layout.prompt[0], *layout.prompt[1 + n :]] == without.prompt
+        assert not layout.to_sequence(lm.markers.end)[1][: len(layout.prompt)].any()
+    assert lm.lay_out(ids, masked, -1) == without
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_masks_are_new_each_epoch_and_a_function_of_the_position(mode):
+    lm = make_noise_lm(mode=mode)
+    texts = make_texts(list(zip(SENTENCES[:8], SENTENCES[8:16], strict=True)))
+    plan = MaskedTexts(lm, texts, np.arange(8), 40, seed=3)
+    items = [plan[p][0].tolist() for p in range(40)]
+    again = MaskedTexts(lm, texts, np.arange(8), 40, seed=3)
+    assert [again[p][0].tolist() for p in reversed(range(40))][::-1] == items
+    n_distinct = len({tuple(item) for item in items})
+    assert n_distinct == 8 if mode in ("plain", "continue") else n_distinct > (12 if mode == "half" else 30)
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_empty_texts_do_not_stop_the_training(mode):
+    lm = make_noise_lm(mode=mode)
+    prepare_training(lm.model)
+    plan = MaskedTexts(lm, make_texts([("", ""), ("the film", ""), ("", "the film")]), np.arange(3), 3, seed=0)
+    sequences = sorted((plan[p] for p in range(3)), key=lambda item: len(item[0]))
+    assert torch.isfinite(token_losses(lm.model, sequences)).all()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "llama"])
+def test_sequences_that_outgrow_the_lm_are_truncated(kind):
+    """256 positions; the masked text and the text together have more."""
+    lm = make_noise_lm(kind, max_length=200)
+    ids, has_loss = MaskedTexts(lm, make_texts(["the film is dull " * 50]), np.arange(1), 1, seed=0)[0]
+    assert len(ids) == len(has_loss) == lm.n_positions == 256
+    assert torch.isfinite(token_losses(lm.model, [(ids, has_loss)])).all()
+
+
+def test_the_held_out_loss_is_the_mean_over_target_tokens():
+    lm, texts, rows = make_noise_lm(), make_texts(), np.arange(0, 120, 3)
+    plan = MaskedTexts(lm, texts, rows, len(rows), seed=0)
+    with torch.no_grad():
+        expected = direct_losses(lm.model, [plan[p] for p in range(len(rows))]).mean()
+    assert held_out_loss(lm, texts, rows) == pytest.approx(expected.item(), rel=1e-4)
+
+
+@pytest.fixture(scope="module")
+def settings(tmp_path_factory):
+    directory = save_language_model(tmp_path_factory.mktemp("lm") / "small")
+    return LmSettings(
+        str(directory), "infill", steps=30, batch_size=8, learning_rate=1e-2, max_length=32, precision="fp32"
+    )
+
+
+def fit(settings, root, texts=None, reporter=None):
+    return fit_noise_lm(settings, texts or make_texts(), "data", root, reporter or Reporter())
+
+
+def test_training_lowers_the_perplexity_and_is_done_once(settings, tmp_path, monkeypatch):
+    messages = Messages()
+    directory, card = fit(settings, tmp_path, reporter=messages)
+    assert card["perplexity"] < card["perplexity_before"] / 2
+    assert card["steps_done"] == 30
+    assert any("30 steps, perplexity on held-out texts" in line for line in messages.lines)
+    assert not (directory.parent / "checkpoints").exists()
+    lm = NoiseLm.load(directory)
+    assert (lm.mode, lm.mask_ratio, lm.max_length) == ("infill", 0.4, 32)
+    loss = held_out_loss(lm, make_texts(), np.arange(0, 120, 20))
+    assert math.exp(loss) == pytest.approx(card["perplexity"], rel=1e-4)
+    monkeypatch.setattr(lm_fit, "fit", lambda *_: pytest.fail("trained again"))
+    assert fit(settings, tmp_path) == (directory, card)
+
+
+def test_no_steps_leave_the_weights_unchanged(settings, tmp_path):
+    directory, card = fit(replace(settings, steps=0), tmp_path)
+    assert card["perplexity"] == card["perplexity_before"]
+    assert card["steps_done"] == 0
+    assert NoiseLm.load(directory).mode == "infill"
+
+
+def test_other_settings_or_data_are_another_lm(settings):
+    keys = {settings.key("data"), settings.key("other"), replace(settings, steps=31).key("data")}
+    assert len(keys) == 3
+    assert settings.key("data") == replace(settings).key("data")
+
+
+@pytest.fixture(scope="module")
+def open_ended(settings, tmp_path_factory):
+    """Settings without a number of steps, evaluated every four steps; the directory and card of such a training."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(lm_training, "EVAL_STEPS", 4)
+        patch.setattr(lm_fit, "EVAL_STEPS", 4)
+        patch.setattr(lm_fit, "MAX_EPOCHS", 50)
+        found = replace(settings, steps=None)
+        yield found, *fit(found, tmp_path_factory.mktemp("uninterrupted"))
+
+
+def weights(directory):
+    return {name: tensor.tolist() for name, tensor in load_file(directory / "model.safetensors").items()}
+
+
+def test_without_a_number_of_steps_training_ends_when_the_held_out_loss_is_flat(open_ended):
+    _, _, card = open_ended
+    assert card["steps_done"] % 4 == 0
+    assert 8 < card["steps_done"] < 50 * 100 // 8
+    assert card["perplexity"] < card["perplexity_before"] / 2
+
+
+@pytest.mark.parametrize("when", ["before the end", "at the last evaluation"])
+def test_an_interrupted_training_resumes_exactly(open_ended, tmp_path, monkeypatch, when):
+    """SIGTERM during an evaluation: a checkpoint that was written when training ended must not be trained further."""
+    settings, directory, card = open_ended
+    last, calls = card["steps_done"] // 4 - (when == "before the end"), iter(range(10**6))
+
+    def interrupting(*args, **kwargs):
+        if next(calls) == last:  # call 0 is before the training
+            os.kill(os.getpid(), signal.SIGTERM)
+        return held_out_loss(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(lm_fit, "held_out_loss", interrupting)
+        with pytest.raises(Interrupted):
+            fit(settings, tmp_path)
+    resumed, resumed_card = fit(settings, tmp_path)
+    assert resumed_card | {"seconds": 0} == card | {"seconds": 0}
+    assert weights(resumed) == weights(directory)
+
+
+def test_a_corrupt_noise_lm_is_named(settings, tmp_path):
+    directory, _ = fit(replace(settings, steps=0), tmp_path)
+    (directory / "model.safetensors").write_bytes(b"no weights")
+    with pytest.raises(EbmcalError, match=r"model is not a usable noise LM: .* Delete it"):
+        NoiseLm.load(directory)
+
+
+def test_a_diverging_training_stops_and_names_the_step(settings, tmp_path):
+    with pytest.raises(EbmcalError, match=r"diverged at step \d+: the loss is (nan|inf)"):
+        fit(replace(settings, learning_rate=1e30), tmp_path)
+    assert not list(tmp_path.rglob(CARD))

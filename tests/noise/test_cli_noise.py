@@ -1,0 +1,161 @@
+"""`ebmcal noise generate` and `ebmcal noise show`."""
+
+import csv
+import re
+
+import numpy as np
+import pytest
+
+from ebmcal.cli import main
+from ebmcal.noise.store import NoiseStore, Shard
+from ebmcal.storage import write_json
+from tiny_models import SENTENCES, save_language_model
+
+ROW = {
+    "source_id": "0", "round": 0, "sample": 0, "label": None, "masked": "the film <M> dull", "hidden": ["is"],
+    "text": "the film was dull", "text_pair": None, "is_copy": False,
+}  # fmt: skip
+
+
+def call(capsys, *arguments):
+    """Exit code, standard output and standard error of a command."""
+    try:
+        main([str(a) for a in arguments])
+        code = 0
+    except SystemExit as stop:
+        code = stop.code or 0
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with two texts."""
+    made = NoiseStore.open(tmp_path / "store", {"data": "x", "samples_per_mask": 2})
+    made.add(0, 1, Shard([ROW, ROW | {"sample": 1, "text": "the film feels dull"}], {"unfinished": 2}))
+    return made.directory
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("files")
+    with open(directory / "moods.csv", "w", newline="", encoding="utf-8") as handle:
+        writer = csv.writer(handle)
+        writer.writerow(["text", "label"])
+        writer.writerows((text, "good" if "joy" in text or "worth" in text else "bad") for text in SENTENCES)
+    return directory / "moods.csv", save_language_model(directory / "lm")
+
+
+def test_noise_is_generated_once_and_can_be_shown(files, tmp_path, encoder_dir, capsys):
+    data, lm = files
+    settings = ["lm_steps=40", "lm_batch_size=8", "lm_learning_rate=0.01", "mask_ratio=0.2", "precision=fp32"]
+    settings += [f"cache_dir={tmp_path / 'cache'}"]
+    command = [
+        "noise",
+        "generate",
+        "--train",
+        data,
+        "--encoder",
+        encoder_dir,
+        "--noise",
+        f"infill:{lm}",
+        "--max-length",
+        "32",
+    ]
+    command += ["--count", "20", *(word for setting in settings for word in ("--set", setting))]
+    code, out, err = call(capsys, *command)
+    assert code == 0, err
+    directory = re.search(r"noise show (\S+)", out)[1]
+    assert "20 noise texts for training and" in out
+    times = {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("shard-*")}
+    assert times
+    assert call(capsys, *command)[0] == 0
+    assert {p: p.stat().st_mtime_ns for p in (tmp_path / "cache").rglob("shard-*")} == times
+    code, out, _ = call(capsys, "noise", "show", directory, "-n", "2")
+    assert code == 0
+    assert out.count("masked   ") == out.count("written  ") == 2
+
+
+def test_facts_and_examples_of_a_store(store, capsys):
+    code, out, _ = call(capsys, "noise", "show", store)
+    assert code == 0
+    for line in (
+        "texts: 2",
+        "identical to their source: 0.0%",
+        "rejected samples: {'unfinished': 2}",
+        "masked   the film <M> dull",
+        "hidden   is",
+        "written  the film was dull",
+    ):
+        assert line in out
+    assert "feels" not in out  # one sample per masked text
+
+
+def test_noise_of_a_run(tmp_path, capsys):
+    sources = {"splice": {"share": 1.0, "online": True, "words": 5.0, "words_of_data": 6.0}}
+    write_json(tmp_path / "results.json", {"noise": {"noise": "splice", "sources": sources, "reuse": 1.0}})
+    write_json(tmp_path / "noise_examples.json", [{"source": "splice", "text": "a film", "text_pair": "so dull"}] * 3)
+    code, out, err = call(capsys, "noise", "show", tmp_path, "-n", "2")
+    assert code == 0, err
+    assert "Noise sources" in out
+    assert out.count("source   splice\nwritten  a film <SEP> so dull") == 2
+    write_json(tmp_path / "results.json", {"noise": None})
+    code, _, err = call(capsys, "noise", "show", tmp_path)
+    assert code == 1
+    assert "used no noise" in err
+
+
+def test_noise_auroc_of_a_model(store, tmp_path, capsys, monkeypatch):
+    from ebmcal.predictions import Predictions
+
+    class Model:
+        def energy(self, texts):
+            assert texts == ["the film was dull", "the film feels dull"]
+            return np.array([0.5, 2.0])
+
+    monkeypatch.setattr("ebmcal.model.load", lambda folder: Model())
+    test = Predictions(
+        labels=np.array([0, 1, 0]), label_names=("a", "b"), logits=np.zeros((3, 2)), energies=np.array([0.0, 1.0, 1.5])
+    )
+    test.write(tmp_path / "test.parquet")
+    arguments = ["noise", "show", store, "--model", tmp_path, "--predictions", tmp_path / "test.parquet"]
+    code, out, err = call(capsys, *arguments)
+    assert code == 0, err
+    assert "0.667" in out  # of six pairs, four in order
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["noise", "generate", "--engine", "rey"], "Unknown engine 'rey'. Did you mean 'ray'"),
+        (["noise", "generate", "--ray-workers", "2"], "--ray-address and --ray-workers need --engine ray"),
+        (["noise", "show", "absent"], "absent does not exist; expected a run directory or a noise store"),
+        (["noise", "show", "."], "is not a noise store"),
+        (["noise", "show", ".", "--model", "."], "--model needs --predictions"),
+        (["noise", "show", ".", "--predictions", "x"], "--model needs --predictions"),
+    ],
+)
+def test_mistakes(arguments, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, *arguments)
+    assert code == 1
+    assert message in " ".join(err.split())
+
+
+def test_sources_without_a_language_model_have_nothing_to_generate(files, encoder_dir, tmp_path, capsys):
+    cache = f"cache_dir={tmp_path}"
+    code, _, err = call(
+        capsys, "noise", "generate", "--train", files[0], "--encoder", encoder_dir, "--max-length", "32", "--set", cache
+    )
+    assert code == 1
+    assert "is made during training; there is nothing to generate" in " ".join(err.split())
+
+
+def test_ray_needs_its_extra(capsys, monkeypatch):
+    import importlib.util
+
+    find = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name, *a: None if name == "ray" else find(name, *a))
+    code, _, err = call(capsys, "noise", "generate", "--engine", "ray")
+    assert code == 1
+    assert "pip install 'ebmcal[ray]'" in err

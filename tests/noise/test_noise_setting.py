@@ -1,0 +1,112 @@
+"""The `noise` setting and `NoiseConfig`: sources, shares, names with commas, and mistakes."""
+
+import subprocess
+import sys
+
+import pytest
+
+from ebmcal.errors import EbmcalError
+from ebmcal.noise import NoiseConfig, NoisePart, format_noise, parse_noise
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("splice", [("splice", "", 1)]),
+        ("splice 1", [("splice", "", 1)]),
+        ("infill:gpt2", [("infill", "gpt2", 1)]),
+        ("unrelated:some/file.csv", [("unrelated", "some/file.csv", 1)]),
+        ("splice 0.8, unrelated 0.2", [("splice", "", 0.8), ("unrelated", "", 0.2)]),
+        ("unrelated 0.2,splice", [("unrelated", "", 0.2), ("splice", "", 0.8)]),
+        (" splice ,  continue:small  .5 ,", [("splice", "", 0.5), ("continue", "small", 0.5)]),
+        ("splice 0.5, unrelated, half:a/b", [("splice", "", 0.5), ("unrelated", "", 0.25), ("half", "a/b", 0.25)]),
+        ("splice, unrelated, plain:x", [("splice", "", 1 / 3), ("unrelated", "", 1 / 3), ("plain", "x", 1 / 3)]),
+        ("unrelated 0.5, unrelated:a b.csv 0.5", [("unrelated", "", 0.5), ("unrelated", "a b.csv", 0.5)]),
+        ("infill:a, infill:b", [("infill", "a", 0.5), ("infill", "b", 0.5)]),
+        ("infill:C:\\models\\lm", [("infill", "C:\\models\\lm", 1)]),
+        ("mlm:roberta-base", [("mlm", "roberta-base", 1)]),
+    ],
+)
+def test_sources_and_shares(text, parts):
+    found = parse_noise(text)
+    assert [(part.source, part.argument) for part in found] == [(source, of) for source, of, _ in parts]
+    assert [part.share for part in found] == pytest.approx([share for *_, share in parts], abs=1e-8)
+    assert sum(part.share for part in found) == pytest.approx(1)
+    assert parse_noise(format_noise(found)) == found
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "noise names no source"),
+        (" , ,", "noise names no source"),
+        ("splice, unrelatd", "Unknown noise source 'unrelatd'. Did you mean 'unrelated'"),
+        ("gpt2", "Unknown noise source 'gpt2'"),
+        ("infill", "needs a language model, for example infill:gpt2"),
+        ("infill: 0.5, splice", "needs a language model, for example infill:gpt2"),
+        ("mlm", "needs an encoder with a masked-LM head"),
+        ("splice:middle", "splice takes no argument, got 'middle'"),
+        ("splice 0", "expected a share above 0 and at most 1, got 'splice 0'"),
+        ("splice -0.5", "expected a share above 0"),
+        ("splice 1.5", "expected a share above 0"),
+        ("splice nan", "expected a share above 0"),
+        ("splice inf", "expected a share above 0"),
+        ("splice half", "Unknown noise source 'splice half'"),
+        ("splice 0.5", "must add up to 1"),
+        ("splice 0.8, unrelated 0.3", "must add up to 1"),
+        ("splice 0.8, unrelated 0.1", "must add up to 1"),
+        ("splice 1, unrelated", "every source needs a share above 0"),
+        ("splice, splice", "names a source twice"),
+        ("infill:a 0.2, splice, infill:a 0.2", "names a source twice"),
+        ('infill:"lm', "unclosed quote"),
+        ("infill:lm 2", "Quote a name that ends in a number"),
+        ("unrelated:" + "x" * 5000 + ",\0", "Unknown noise source"),
+        (3, "expected a string such as 'splice', got 3"),
+    ],
+)
+def test_mistakes(text, message):
+    with pytest.raises(EbmcalError) as caught:
+        parse_noise(text)
+    assert message in str(caught.value)
+    with pytest.raises(EbmcalError) as caught:
+        NoiseConfig(noise=text)
+    assert message in str(caught.value)
+
+
+def test_parts_know_their_name_and_whether_they_are_online():
+    online, stored = NoisePart("unrelated", "a.csv", 0.5), NoisePart("infill", "gpt2", 0.5)
+    assert (online.name, stored.name, NoisePart("splice", "", 1).name) == ("unrelated:a.csv", "infill:gpt2", "splice")
+    assert (online.is_online, stored.is_online) == (True, False)
+
+
+def test_names_with_commas_and_numbers(tmp_path, monkeypatch):
+    """In quotes, or if the file or directory exists."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "lm, 2").mkdir()
+    for text in ('infill:"lm, 2" 0.75, unrelated 0.25', "infill:lm, 2 0.75, unrelated 0.25"):
+        parts = parse_noise(text)
+        assert [(part.name, part.share) for part in parts] == [("infill:lm, 2", 0.75), ("unrelated", 0.25)]
+        assert parse_noise(format_noise(parts)) == parts
+    assert parse_noise("infill:lm, 2")[0].argument == "lm, 2"
+    assert parse_noise('infill:"a 1", splice')[0] == parse_noise('infill:"a 1" 0.5, splice')[0]
+
+
+def test_all_mistakes_of_a_config_are_reported_at_once():
+    with pytest.raises(EbmcalError) as caught:
+        NoiseConfig(noise="splise", top_k=0, mask_ratio=1.0, condition="others", seed=True, lm_learning_rate="fast")
+    message = str(caught.value)
+    for expected in (
+        "Unknown noise source 'splise'",
+        "top_k: expected an integer of at least 1, got 0",
+        "mask_ratio: expected a number between 0 and 1, got 1.0",
+        "Unknown condition 'others'. Did you mean 'other'",
+        "seed: expected an integer of at least 0, got True",
+        "lm_learning_rate: expected a number between 0 and 10, got 'fast'",
+    ):
+        assert expected in message
+
+
+def test_settings_need_no_torch():
+    code = "import sys, ebmcal.noise as n; n.parse_noise('splice'); n.NoiseConfig(); print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"

@@ -1,0 +1,219 @@
+"""Noise made from the training texts (splice, unrelated): what it is, and that it never fails on odd texts."""
+
+import hashlib
+import json
+from collections import Counter
+
+import numpy as np
+import pytest
+from datasets import Dataset
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from noise_models import make_texts
+
+from ebmcal.errors import EbmcalError
+from ebmcal.noise import online_stream
+from ebmcal.noise.mixture import OnlineStream
+from ebmcal.noise.splice import Splice, splice_texts, split_words
+from ebmcal.noise.texts import Texts
+from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords, shuffle_words
+from tiny_models import SENTENCES
+
+ODD = [
+    "x" * 5000,
+    "long " * 3000,
+    "a\0b",
+    "\ufeffBOM",
+    "one\r\ntwo\rthree",
+    "\u202eright\u202c \u2028",
+    "👩\u200d👧 🏳️\u200d🌈",
+    "=",
+]
+
+#: Sentences that share no word, so that the origin of every word is known.
+DISTINCT = [" ".join(f"w{i}.{j}" for j in range(4 + i % 9)) for i in range(80)]
+SINGLE = make_texts(DISTINCT)
+PAIRS = make_texts(list(zip(DISTINCT, DISTINCT[7:], strict=False)))
+FILE = make_texts(["a page", "another page", "a third"])
+SOURCES = {"splice": Splice(), "unrelated": RandomWords(), "file": OtherTexts(FILE)}
+
+
+def write(source, texts, n=300, first=0):
+    return source.write(texts, [np.random.default_rng(seed) for seed in range(first, first + n)])
+
+
+@pytest.mark.parametrize("texts", [SINGLE, PAIRS], ids=["single", "pairs"])
+@pytest.mark.parametrize("name", SOURCES)
+def test_a_text_depends_on_its_own_generator_only(name, texts):
+    source = SOURCES[name]
+    together = write(source, texts, 40)
+    assert [write(source, texts, 1, seed)[0] for seed in reversed(range(40))] == together[::-1]
+    assert len(set(together)) > (1 if name == "file" else 30)
+    assert all((pair is not None) == texts.is_pair for _, pair in together)
+
+
+@pytest.mark.parametrize(
+    ("noise", "single", "pairs"),
+    [
+        ("splice", "564fbca4017cb396", "6f95dc234d302ee8"),
+        ("unrelated", "dd92080bb707821a", "6affcb5b71bcec72"),
+        ("splice 0.75, unrelated 0.25", "de2df311655d44b6", "93c755b2894ea5ad"),
+        ("file", "de775638d5649cd9", "7d3c81c23a45900a"),
+    ],
+)
+def test_the_texts_of_a_seed_never_change(noise, single, pairs):
+    """Published results depend on the noise of each (seed, number)."""
+    data = {single: SENTENCES, pairs: list(zip(SENTENCES, SENTENCES[7:], strict=False))}
+    for expected, rows in data.items():
+        texts = make_texts(rows)
+        is_file = noise == "file"
+        stream = OnlineStream("f", SOURCES["file"], texts, 5) if is_file else online_stream(noise, texts.dataset, 5)
+        drawn = [[text.source, text.text, text.text_pair] for text in stream.draw(range(500))]
+        assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == expected
+
+
+def is_splice(text, first, other):
+    words, ends, found = first.split(), other.split(), text.split()
+    return any(found == words[:cut] + ends[-(len(words) - cut) :] for cut in range(1, len(words)))
+
+
+def test_a_splice_is_the_beginning_of_one_text_and_the_end_of_another():
+    by_word = {word: text for text in DISTINCT for word in text.split()}
+    for text, _ in write(Splice(), SINGLE):
+        first, other = by_word[text.split()[0]], by_word[text.split()[-1]]
+        assert first != other
+        assert is_splice(text, first, other)
+
+
+def test_splices_are_about_as_long_as_data():
+    spliced = [text for text, _ in write(Splice(), SINGLE, 1000)]
+    lengths, data = (np.mean([len(t.split()) for t in texts]) for texts in (spliced, DISTINCT))
+    assert 0.85 * data < lengths <= 1.02 * data
+    assert not set(DISTINCT) & set(spliced)
+
+
+def test_every_cut_is_equally_likely():
+    texts = Counter(splice_texts("a b c d", "w x y z", np.random.default_rng(seed)) for seed in range(600))
+    assert set(texts) == {"a x y z", "a b y z", "a b c z"}
+    assert min(texts.values()) > 150
+
+
+def test_a_pair_is_spliced_in_three_ways():
+    """The second sentence of another row, or either sentence spliced: a third each."""
+    rows = PAIRS[range(len(PAIRS))]
+    firsts, seconds = ({row[i] for row in rows} for i in (0, 1))
+    ways = Counter()
+    for a, b in write(Splice(), PAIRS, 600):
+        kept = (a in firsts, b in seconds)
+        assert any(kept)
+        assert (a, b) not in rows
+        ways[kept] += 1
+    assert len(ways) == 3
+    assert min(ways.values()) > 140
+
+
+@pytest.mark.parametrize(
+    ("text", "other", "expected"),
+    [
+        ("好电影", "坏天气", {"好天气", "好电气"}),  # without spaces: cut between characters
+        ("Great!", "what a dull film", {"Great! film"}),  # one word next to a text with spaces is not cut
+        ("what a film", "dull", {"what dull", "what a dull"}),
+        ("x", "y", {"xy"}),
+        ("one two three", "", {"one", "one two"}),
+        ("", "what a film", {"film"}),
+        (" ", "what a film", {"film"}),
+        ("", "", {""}),
+    ],
+)
+def test_splicing_short_and_unspaced_texts(text, other, expected):
+    assert {splice_texts(text, other, np.random.default_rng(seed)) for seed in range(40)} == expected
+
+
+def test_unrelated_texts_are_shuffled_or_drawn_words_of_the_length_of_data():
+    bags = {" ".join(sorted(text.split())) for text in DISTINCT}
+    vocabulary, lengths = {w for t in DISTINCT for w in t.split()}, {len(t.split()) for t in DISTINCT}
+    texts = [text for text, _ in write(RandomWords(), SINGLE)]
+    assert 0.4 < np.mean([" ".join(sorted(text.split())) in bags for text in texts]) < 0.6
+    assert {word for text in texts for word in text.split()} <= vocabulary
+    assert {len(text.split()) for text in texts} <= lengths
+    assert np.mean([text in DISTINCT for text in texts]) < 0.02
+
+
+def test_words_are_drawn_from_a_bounded_number_of_texts():
+    class Counting(Texts):
+        n_read = 0
+
+        def __getitem__(self, indices):
+            self.n_read += len(indices)
+            return super().__getitem__(indices)
+
+    texts = Counting(make_texts(["long " * 3000]).dataset)
+    ((text, _),) = RandomWords().write(texts, [np.random.default_rng(0)])
+    assert len(text.split()) == 3000
+    assert texts.n_read == 1 + MAX_TEXTS  # one for the length, the others for the words
+
+
+def test_shuffling_keeps_the_words():
+    for text in ("a b c d e f", "好电影 天气", "好电影"):
+        assert sorted(split_words(shuffle_words(text, np.random.default_rng(1)))[0]) == sorted(split_words(text)[0])
+
+
+def test_texts_of_a_file_for_single_texts_and_pairs():
+    pages = {"a page", "another page", "a third"}
+    assert set(write(OtherTexts(FILE), SINGLE)) == {(page, None) for page in pages}
+    assert {pair for _, pair in write(OtherTexts(FILE), PAIRS)} == pages
+    of_pairs = OtherTexts(make_texts([("first", "second"), ("third", "fourth")]))
+    assert set(write(of_pairs, PAIRS)) == {("first", "second"), ("third", "fourth")}
+    assert set(write(of_pairs, SINGLE)) == {("first", None), ("third", None)}
+
+
+@pytest.mark.parametrize("name", ["splice", "unrelated"])
+@settings(max_examples=40)
+@given(rows=st.lists(st.text(max_size=40).filter(str.strip), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+@example(rows=ODD, seed=0)
+@example(rows=ODD[::-1], seed=1)
+@example(rows=["x"], seed=0)
+@example(rows=["好电影", "a fine film"], seed=2)
+def test_odd_texts_give_non_empty_texts(name, rows, seed):
+    rows = [row.encode("utf-8", "replace").decode() for row in rows]
+    ((text, pair),) = write(SOURCES[name], make_texts(rows), 1, seed)
+    assert text.strip()
+    assert pair is None
+    ((text, pair),) = write(SOURCES[name], make_texts([(row, rows[0]) for row in rows]), 1, seed)
+    assert text.strip()
+    assert pair.strip()
+
+
+@pytest.mark.parametrize("name", ["splice", "unrelated"])
+@settings(max_examples=40)
+@given(rows=st.lists(st.sampled_from(["", " ", "\t\n", "a", "a b"]), min_size=1, max_size=4), seed=st.integers(0, 99))
+def test_blank_texts_do_not_fail(name, rows, seed):
+    ((text, _),) = write(SOURCES[name], make_texts(rows), 1, seed)
+    assert isinstance(text, str)
+    ((text, pair),) = write(SOURCES[name], make_texts([(row, "") for row in rows]), 1, seed)
+    assert isinstance(text, str)
+    assert isinstance(pair, str)
+
+
+def test_text_columns_are_found_by_name_or_type():
+    plain = Dataset.from_dict({"sentence": ["a b", "c d"], "input_ids": [[1], [2]], "label": [0, 1]})
+    pairs = Dataset.from_dict({"premise": ["a"], "hypothesis": ["b"], "id": ["7"]})
+    named = Dataset.from_dict({"title": ["x"], "text": ["a"], "author": ["y"]})
+    assert Texts(plain)[[1]] == [("c d", None)]
+    assert Texts(plain.select([1, 0]).select([1]))[[0]] == [("a b", None)]
+    assert Texts(pairs)[[0]] == [("a", "b")]
+    assert (Texts(named)[[0]], Texts(named).labels.tolist()) == ([("a", None)], [-1])
+    for columns in ({"label": [0]}, {"a": ["x"], "b": ["y"], "c": ["z"]}):
+        with pytest.raises(EbmcalError, match="expected a column `text`"):
+            Texts(Dataset.from_dict(columns))
+
+
+@pytest.mark.parametrize("noise", ["infill:gpt2", "splice, unrelated:pages.csv", "mlm:x"])
+def test_streams_from_texts_alone_reject_other_sources(noise):
+    with pytest.raises(EbmcalError, match="only splice and unrelated are made from the texts alone"):
+        online_stream(noise, SINGLE.dataset, 0)
+
+
+def test_an_empty_training_set_is_named():
+    with pytest.raises(EbmcalError, match="training set is empty"):
+        online_stream("splice", Dataset.from_dict({"text": []}), 0)
