@@ -10,8 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from ebmcal import Predictions
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import Predictions, align
+from ebmcal.predictions import align
 from ebmcal.predictions.arrays import softmax
 
 SUFFIXES = ["parquet", "csv", "jsonl", "npz"]
@@ -40,15 +41,52 @@ def assert_same(a, b, rtol=0.0):
 
 def test_derived_quantities():
     p = Predictions([1, 0], ("no", "yes"), logits=[[0.0, 0.0], [0.0, np.log(3.0)]])
-    np.testing.assert_allclose(p.probabilities(), [[0.5, 0.5], [0.25, 0.75]])
-    np.testing.assert_allclose(p.confidences(), [0.5, 0.75])
-    np.testing.assert_array_equal(p.predicted(), [0, 1])
-    np.testing.assert_allclose(p.entropies(), [np.log(2), -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))])
+    np.testing.assert_allclose(p.probs, [[0.5, 0.5], [0.25, 0.75]])
+    np.testing.assert_allclose(p.confidence, [0.5, 0.75])
+    np.testing.assert_array_equal(p.predicted, [0, 1])
+    np.testing.assert_allclose(p.entropy, [np.log(2), -(0.25 * np.log(0.25) + 0.75 * np.log(0.75))])
     assert (p.n_rows, p.n_classes, p.ids.tolist()) == (2, 2, ["0", "1"])
 
 
+def test_attributes_are_listed_by_dir():
+    p = Predictions([0], ("a", "b"), logits=[[0.0, 1.0]])
+    names = "labels label_names logits probs predicted predicted_labels confidence entropy energies ids texts"
+    assert set(f"{names} text_pairs distances human meta n_rows n_classes".split()) <= set(dir(p))
+    assert len(p) == 1
+
+
+def test_replace_changes_a_copy():
+    p = sample(energies=np.zeros(7))
+    q = p.replace(energies=None, meta={"seed": 2})
+    assert (q.energies, q.meta, p.meta) == (None, {"seed": 2}, {})
+    assert p.energies is not None
+    np.testing.assert_array_equal(q.logits, p.logits)
+    assert p.replace(probs=p.probs).logits is None
+
+
+def test_rows_by_mask_and_by_position_are_the_same():
+    p = sample(texts=list("abcdefg"), distances={"knn": np.arange(7.0)})
+    mask = np.array([True, False] * 3 + [True])
+    assert_same(p.rows(mask), p.rows([0, 2, 4, 6]))
+    assert p.rows(mask).distances["knn"].tolist() == [0, 2, 4, 6]
+
+
+@pytest.mark.parametrize(
+    ("human", "words"),
+    [
+        ([[1, 1], [0, 0]], "at least one human label"),
+        ([[1, 1], [2, -1]], "counts ≥ 0"),
+        ([[1, 1]], r"human: expected shape \(n, C\) = \(2, 2\), got \(1, 2\)"),
+        ([["x", "y"]] * 2, "human: expected numbers"),
+    ],
+)
+def test_human_labels_that_are_no_distribution_are_refused(human, words):
+    with pytest.raises(EbmcalError, match=words):
+        Predictions([0, 1], ("a", "b"), probs=[[0.5, 0.5]] * 2, human=human)
+
+
 def test_entropy_of_a_sure_row_is_zero():
-    assert Predictions([0], ("a", "b"), probs=[[1.0, 0.0]]).entropies() == [0.0]
+    assert Predictions([0], ("a", "b"), probs=[[1.0, 0.0]]).entropy == [0.0]
 
 
 def test_labelled_keeps_only_known_rows_in_every_field():
@@ -90,10 +128,10 @@ def test_with_probs_replaces_logits_and_adds_meta():
     [
         ({"labels": [0, 3]}, r"labels\[1\] is 3"),
         ({"labels": [0]}, "labels has 1 rows"),
-        ({"label_names": ("a",)}, "1 label names came for 2 classes"),
-        ({"label_names": ("a", "a")}, "must be different"),
+        ({"label_names": ("a",)}, "Expected 2 label names, got 1"),
+        ({"label_names": ("a", "a")}, "must be unique"),
         ({"label_names": ("a", "")}, "not empty"),
-        ({"logits": [[0.0, 1.0]] * 2}, "both came"),
+        ({"logits": [[0.0, 1.0]] * 2}, "got both"),
         ({"probs": None}, "neither"),
         ({"energies": [0.0, np.inf]}, r"energies\[1\] is inf"),
         ({"ids": ["a"]}, "ids has 1 rows"),
@@ -162,12 +200,6 @@ def test_csv_of_another_model_with_names(tmp_path):
     assert Predictions.read(path, label_names=["a", "b"]).labels.tolist() == [0, 1]
 
 
-def test_csv_from_a_spreadsheet(tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_bytes("\ufefflabel,prob_a,prob_b\r\na,1,0\r\nb,0,1\r\n".encode())
-    assert Predictions.read(path).labels.tolist() == [0, 1]
-
-
 def test_csv_integer_label_is_the_column_index(tmp_path):
     path = write(tmp_path / "p.csv", "label,logit_neg,logit_pos\n1,0,2\n0,1,0\n-1,1,0\n,0,0\n")
     with pytest.warns(UserWarning, match="read as 0 = neg, 1 = pos"):
@@ -204,7 +236,7 @@ def test_reordering_of_a_csv_with_integer_labels(tmp_path):
 def test_numbered_classes_can_be_named(tmp_path):
     path = write(tmp_path / "p.csv", "label,prob_0,prob_1\n1,0,1\n")
     assert Predictions.read(path, label_names=["no", "yes"]).label_names == ("no", "yes")
-    with pytest.raises(EbmcalError, match="the classes are 0, 1, not no, yes, maybe"):
+    with pytest.raises(EbmcalError, match="the classes are 0, 1; expected no, yes, maybe"):
         Predictions.read(path, label_names=["no", "yes", "maybe"])
 
 
@@ -248,7 +280,7 @@ def test_parquet_of_another_model_in_odd_types(tmp_path):
     pq.write_table(table, tmp_path / "p.parquet")
     p = Predictions.read(tmp_path / "p.parquet")
     assert p.labels.tolist() == [0, 1]
-    assert p.probs.dtype == np.float32
+    assert p.probs.dtype == np.float64
     np.testing.assert_array_equal(p.probs, [[0.25, 0.75], [1.0, 0.0]])
 
 
@@ -301,10 +333,10 @@ def test_bad_csv_is_named(tmp_path, text, message):
     ("text", "message"),
     [
         ("{", "line 1 is not JSON"),
-        ('{"label": 0, "prob_a": 1}\n[1]', "line 2 is not a JSON object"),
-        ('{"label": 0, "prob_a": 1}\n{"label": 0}', "column 'prob_a', row 1 is None, which is no number"),
+        ('{"label": 0, "prob_a": 1}\n[1]', "line 2: expected a JSON object"),
+        ('{"label": 0, "prob_a": 1}\n{"label": 0}', "column 'prob_a', row 1 is None; expected a number"),
         ('{"label": 0, "prob_a": [1]}', "column 'prob_a', row 0"),
-        ('{"label": {}, "prob_a": 1}', "one class column only"),
+        ('{"label": {}, "prob_a": 1}', "only one class column"),
         ('{"label": 0, "prob_a": 1' + "0" * 400 + "}", "column 'prob_a', row 0"),
         ("[" * 100_000, "line 1 is not JSON"),
     ],
@@ -318,10 +350,13 @@ def test_bad_npz_is_named(tmp_path):
     path = tmp_path / "p.npz"
     for arrays, message in [
         ({"logits": np.zeros((2, 2)), "probs": np.zeros((2, 2)), "labels": [0, 1]}, "both 'logits' and 'probs'"),
-        ({"logits": np.zeros(2), "labels": [0, 1]}, r"must be \[n, C\]"),
-        ({"logits": np.zeros((2, 2)), "labels": [0]}, "labels has 1 rows"),
+        ({"logits": np.zeros(2), "labels": [0, 1]}, r"expected shape \(n_rows, n_classes\)"),
+        (
+            {"logits": np.zeros((2, 2)), "labels": [0]},
+            "columns differ in length: 'label' has 1 rows and 'logits' has 2",
+        ),
         ({"logits": np.zeros((2, 2))}, "no column 'label'"),
-        ({"logits": np.zeros((2, 2)), "labels": [0, 1], "label_names": ["a"]}, "1 label names came"),
+        ({"logits": np.zeros((2, 2)), "labels": [0, 1], "label_names": ["a"]}, "Expected 2 label names, got 1"),
         ({"labels": [0, 1]}, "no class columns"),
     ]:
         np.savez(path, **arrays)
@@ -359,7 +394,7 @@ def test_missing_folder_and_unknown_suffix(tmp_path):
     with pytest.raises(EbmcalError, match="does not exist"):
         Predictions.read(tmp_path / "none.csv")
     (tmp_path / "folder.csv").mkdir()
-    with pytest.raises(EbmcalError, match="is a folder"):
+    with pytest.raises(EbmcalError, match="is a directory"):
         Predictions.read(tmp_path / "folder.csv")
     with pytest.raises(EbmcalError, match=r"Unknown suffix '.xls'.*\.parquet"):
         Predictions.read(tmp_path / "p.xls")
@@ -438,7 +473,7 @@ def test_any_json_rows_are_read_or_refused(tmp_path_factory, rows):
     except EbmcalError:
         return
     assert p.n_rows == len(rows)
-    assert np.isfinite(p.probabilities()).all()
+    assert np.isfinite(p.probs).all()
 
 
 name = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), min_size=1, max_size=6)

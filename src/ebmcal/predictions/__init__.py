@@ -1,10 +1,10 @@
-"""`Predictions`: logits or probabilities, labels, energies, ids and texts; where the two halves meet.
+"""`Predictions`: logits or probabilities, labels, energies, ids and texts of n rows; the input of the evaluation half.
 
-`rows` holds the data type, `arrays` checks what goes into it, `columns` and `files` bring it to disk and back,
-`ensembles` makes one of several.
+`rows` holds the data type, `arrays` validates what goes into it, `columns` and `files` read and write it, `ensembles`
+matches the rows of several predictions and averages them.
 """
 
-from ebmcal.predictions.ensembles import ensemble
-from ebmcal.predictions.rows import Predictions, align
+from ebmcal.predictions.ensembles import align, ensemble
+from ebmcal.predictions.rows import Predictions
 
 __all__ = ["Predictions", "align", "ensemble"]

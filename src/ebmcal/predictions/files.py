@@ -1,30 +1,31 @@
-"""Columns on disk: Parquet, CSV, JSONL and NPZ to plain columns and back. What a column means is not known here.
+"""File formats: Parquet, CSV, JSONL and NPZ to plain columns and back. What a column means is defined in `columns`.
 
-`FileColumns` are what every format is read into and written from. Anything that a damaged file makes a decoder raise
-becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
+Whatever a decoder raises on a damaged file becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
 """
 
+import collections
 import json
 import os
 import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from os import PathLike
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.storage.atomic import writing
+from ebmcal.storage import PathLike, atomic_write
 
 META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...], "meta": {...}}
+#: Columns of a CSV that are parsed as numbers; a label "01" or an id "007" stays a string.
+_NUMBER_PREFIXES = ("prob_", "logit_", "human_", "distance_")
 
 
 @dataclass
 class FileColumns:
-    """Columns of equal length by name: numbers as arrays, anything else as lists (None = missing)."""
+    """Columns of a file by name: numbers as arrays, anything else as lists (None = missing)."""
 
     columns: dict[str, np.ndarray | list[Any]]
     label_names: tuple[str, ...] | None = None
@@ -34,9 +35,14 @@ class FileColumns:
     def n_rows(self) -> int:
         return len(next(iter(self.columns.values()), []))
 
+    def rows(self, index: np.ndarray) -> "FileColumns":
+        """The rows at these positions, in this order."""
+        columns = {n: c[index] if isinstance(c, np.ndarray) else [c[i] for i in index] for n, c in self.columns.items()}
+        return FileColumns(columns, self.label_names, self.meta)
 
-def read_columns(path: str | PathLike[str]) -> FileColumns:
-    """Read a file by its suffix.
+
+def read_columns(path: PathLike) -> FileColumns:
+    """Read a file by its suffix; "-" is standard input.
 
     >>> import tempfile; p = Path(tempfile.mkdtemp()) / "p.csv"
     >>> _ = p.write_text("label,prob_no,prob_yes\\nyes,0.2,0.8\\n")
@@ -50,26 +56,23 @@ def read_columns(path: str | PathLike[str]) -> FileColumns:
     if reader is None:
         raise EbmcalError(f"{path}: {unknown_name('suffix', path.suffix, READERS)}")
     if not path.is_file():
-        raise EbmcalError(
-            f"{path} {'is a folder' if path.is_dir() else 'does not exist'}; a prediction file is needed."
-        )
+        problem = "is a directory" if path.is_dir() else "does not exist"
+        raise EbmcalError(f"{path} {problem}; expected a prediction file.")
     try:
         table = reader(path)
     except EbmcalError:
         raise
-    # Decoders raise whatever they stumble over in damaged bytes: ArrowInvalid, zlib.error, struct.error, …
+    # Decoders raise anything on damaged bytes: ArrowInvalid, zlib.error, struct.error, …
     except Exception as error:
         kind = path.suffix.lower().lstrip(".")
-        raise EbmcalError(
-            f"{path} cannot be read as {kind} (damaged, cut short, or something else): {error}"
-        ) from error
+        raise EbmcalError(f"{path} cannot be read as {kind} (damaged, truncated or another format): {error}") from error
     if not table.n_rows:
         raise EbmcalError(f"{path} has no rows.")
     return table
 
 
 def _read_stdin() -> FileColumns:
-    """What is piped in: Parquet, NPZ, JSON or CSV, by its first characters."""
+    """Parquet, NPZ, JSON or CSV, detected from the first bytes."""
     content = sys.stdin.buffer.read()
     first = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
     kinds = {b"PAR1": ".parquet", b"PK\x03\x04": ".npz"}
@@ -80,41 +83,44 @@ def _read_stdin() -> FileColumns:
         return read_columns(path)
 
 
-def write_columns(path: str | PathLike[str], table: FileColumns) -> None:
-    """Write a file by its suffix, whole or not at all."""
+def write_columns(path: PathLike, table: FileColumns) -> None:
+    """Write a file by its suffix, atomically."""
     path = Path(path)
     writer = WRITERS.get(path.suffix.lower())
     if writer is None:
         raise EbmcalError(f"{path}: {unknown_name('suffix', path.suffix, WRITERS)}")
     try:
-        with writing(path) as aside:
-            writer(aside, table)
-    except UnicodeEncodeError as error:  # half a character, in a text or a name
-        raise EbmcalError(
-            f"{path} cannot be written: {error.object!r:.80} is no text ({error.reason}). Clean it."
-        ) from error
+        with atomic_write(path) as temporary:
+            writer(temporary, table)
+    except UnicodeEncodeError as error:  # half of a surrogate pair, in a text or a name
+        raise EbmcalError(f"{path}: {error.object!r:.80} is not valid Unicode ({error.reason}). Clean it.") from error
 
 
 def bfloat16_bits(bits: np.ndarray) -> np.ndarray:
-    """Numbers of bfloat16 kept as two bytes each: the upper half of a float32.
+    """bfloat16 numbers stored as two bytes each, the upper half of a float32, as float32.
 
     >>> bfloat16_bits(np.array([0x3F80, 0xC000], dtype=np.uint16))
     array([ 1., -2.], dtype=float32)
     """
-    return (bits.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
+    return (np.ascontiguousarray(bits).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 
 def _read_parquet(path: Path) -> FileColumns:
     import pyarrow.parquet as pq
 
-    # A plain file handle: pq.read_table(path) would take columns from folder names such as `seed=1`.
+    # A plain file handle: pq.read_table(path) would add columns for directory names such as `seed=1`.
     with open(path, "rb") as handle:
-        arrow = pq.ParquetFile(handle, page_checksum_verification=True).read()
-    _refuse_twice(path, arrow.column_names)
+        arrow = pq.ParquetFile(handle, page_checksum_verification=True).read(use_threads=_is_large(path))
+    _check_unique(path, arrow.column_names)
     note = json.loads((arrow.schema.metadata or {}).get(META_KEY, b"{}"))
     names = note.get("label_names")
     columns = {name: _from_arrow(arrow.column(name)) for name in arrow.column_names}
     return FileColumns(columns, None if names is None else tuple(str(name) for name in names), note.get("meta", {}))
+
+
+def _is_large(path: Path) -> bool:
+    """Whether reading a file with several threads is worth starting them."""
+    return path.stat().st_size > 50_000_000
 
 
 def _from_arrow(column: Any) -> np.ndarray | list[Any]:
@@ -140,68 +146,74 @@ def _write_parquet(path: Path, table: FileColumns) -> None:
 def _to_arrow(table: FileColumns) -> Any:
     import pyarrow as pa
 
-    strings = {name: pa.array(c, pa.string()) for name, c in table.columns.items() if isinstance(c, list)}
-    return pa.table({name: strings.get(name, column) for name, column in table.columns.items()})
+    columns = table.columns.items()
+    return pa.table({name: _list_to_arrow(c) if isinstance(c, list) else c for name, c in columns})
+
+
+def _list_to_arrow(values: list[Any]) -> Any:
+    import pyarrow as pa
+
+    try:
+        return pa.array(values, pa.string())
+    except (pa.ArrowTypeError, pa.ArrowInvalid):  # other values, in a column of the user
+        return pa.array(values)
 
 
 def _read_csv(path: Path) -> FileColumns:
     import pyarrow as pa
     from pyarrow import csv
 
-    options = csv.ParseOptions(delimiter=_delimiter(path), newlines_in_values=True)
-    header = csv.open_csv(path, parse_options=options).schema.names
-    _refuse_twice(path, header)
-    # Only class columns and energies are numbers; a label "01" or an id "007" stays as it is written.
-    types = {name: pa.float64() if _is_number_column(name) else pa.string() for name in header}
-    as_types = {"column_types": types, "strings_can_be_null": False}
-    try:
-        arrow = csv.read_csv(path, parse_options=options, convert_options=csv.ConvertOptions(**as_types))
-    except pa.ArrowInvalid:
-        if options.delimiter != ";":
-            raise
-        comma = csv.ConvertOptions(**as_types, decimal_point=",")  # where columns have ; numbers may have a comma
-        arrow = csv.read_csv(path, parse_options=options, convert_options=comma)
-    return FileColumns({name: _from_arrow(arrow.column(name)) for name in header})
-
-
-def _delimiter(path: Path) -> str:
-    """What separates the columns: of these marks the first that the header line has."""
     with open(path, "rb") as handle:
-        header = handle.readline(1 << 20)
-    return next((mark for mark in (",", ";", "\t", "|") if mark.encode() in header), ",")
-
-
-def _is_number_column(name: str) -> bool:
-    return name == "energy" or name.startswith(("prob_", "logit_", "human_"))
+        start = handle.readline(1 << 20)
+    encoding = "utf16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
+    delimiter = next((mark for mark in (",", ";", "\t", "|") if mark.encode() in start), ",")
+    parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
+    read = csv.ReadOptions(encoding=encoding, use_threads=_is_large(path))
+    header = csv.open_csv(path, read_options=read, parse_options=parse).schema.names
+    _check_unique(path, header)
+    is_number = {name: name == "energy" or name.startswith(_NUMBER_PREFIXES) for name in header}
+    types = {name: pa.float64() if is_number[name] else pa.string() for name in header}
+    for decimal_point in (".", ","):
+        convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False, decimal_point=decimal_point)
+        try:
+            arrow = csv.read_csv(path, read_options=read, parse_options=parse, convert_options=convert)
+            break
+        except pa.ArrowInvalid:
+            if delimiter == "," or decimal_point == ",":
+                raise  # only in files separated by something else may numbers have a decimal comma
+    return FileColumns({name: _from_arrow(arrow.column(name)) for name in header})
 
 
 def _write_csv(path: Path, table: FileColumns) -> None:
     from pyarrow import csv
 
-    csv.write_csv(_to_arrow(table), path)
+    csv.write_csv(_to_arrow(table), path)  # quotes every string, also one with a lone carriage return
 
 
 def _read_jsonl(path: Path) -> FileColumns:
-    rows = []
-    with open(path, encoding="utf-8") as handle:
-        for number, line in enumerate(handle, start=1):
-            if line.strip():
-                rows.append(_json_row(path, number, line))
-    names = dict.fromkeys(name for row in rows for name in row)
-    return FileColumns({name: [row.get(name) for row in rows] for name in names})
+    with open(path, encoding="utf-8-sig") as handle:
+        rows = [_json_row(path, number, line) for number, line in enumerate(handle, start=1) if line.strip()]
+    return _from_json_rows(rows)
 
 
 def _read_json(path: Path) -> FileColumns:
-    """A list of objects, an object of columns, or objects a line."""
+    """A list of objects, an object of columns, or one object per line."""
     try:
         value = json.loads(path.read_text(encoding="utf-8-sig"))
     except (ValueError, RecursionError):
         return _read_jsonl(path)
     if isinstance(value, dict) and all(isinstance(column, list) for column in value.values()):
         return FileColumns(value)
+    if isinstance(value, dict):
+        value = [value]
     if not isinstance(value, list) or not all(isinstance(row, dict) for row in value):
-        raise EbmcalError(f"{path} holds neither a list of JSON objects nor columns.")
-    return FileColumns({name: [row.get(name) for row in value] for name in dict.fromkeys(n for r in value for n in r)})
+        raise EbmcalError(f"{path}: expected a list of JSON objects, or an object of columns.")
+    return _from_json_rows(value)
+
+
+def _from_json_rows(rows: list[dict[str, Any]]) -> FileColumns:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return FileColumns({name: [row.get(name) for row in rows] for name in names})
 
 
 def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
@@ -210,7 +222,7 @@ def _json_row(path: Path, number: int, line: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise EbmcalError(f"{path}, line {number} is not JSON: {error}") from error
     if not isinstance(row, dict):
-        raise EbmcalError(f"{path}, line {number} is not a JSON object with a key a column.")
+        raise EbmcalError(f"{path}, line {number}: expected a JSON object with one key per column.")
     return row
 
 
@@ -219,18 +231,18 @@ def _write_jsonl(path: Path, table: FileColumns) -> None:
     with open(path, "w", encoding="utf-8") as handle:
         for values in zip(*columns, strict=True):
             row = dict(zip(table.columns, values, strict=True))
-            handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n")
+            handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n")
 
 
-def _refuse_twice(path: Path, names: list[str]) -> None:
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice is not None:
-        raise EbmcalError(f"{path} has the column {twice!r} more than once.")
+def _check_unique(path: Path, names: list[str]) -> None:
+    name, count = collections.Counter(names).most_common(1)[0] if names else ("", 0)
+    if count > 1:
+        raise EbmcalError(f"{path} has the column {name!r} more than once.")
 
 
 def _read_npz(path: Path) -> FileColumns:
     with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
-        columns = {name: _from_npz(arrays[name]) for name in arrays.files}
+        columns = {name: _from_npz(name, arrays[name]) for name in arrays.files}
     names, meta = columns.pop("label_names", None), columns.pop("meta", "{}")
     as_json = [name for name in ("texts", "text_pairs") if name in columns and not columns[name].ndim]
     texts = {name: list(json.loads(str(columns[name]))) for name in as_json}
@@ -241,11 +253,10 @@ def _read_npz(path: Path) -> FileColumns:
     )
 
 
-def _from_npz(array: np.ndarray) -> np.ndarray:
-    # numpy stores bfloat16 as two nameless bytes; others store it as a uint16 view.
-    if array.dtype == np.dtype("V2") or (array.dtype == np.uint16 and array.ndim == 2):
-        return bfloat16_bits(np.ascontiguousarray(array))
-    return array
+def _from_npz(name: str, array: np.ndarray) -> np.ndarray:
+    # numpy stores bfloat16 as two nameless bytes; others store the logits or probabilities as a uint16 view.
+    is_view = array.dtype == np.uint16 and array.ndim == 2 and name in ("logits", "probs")
+    return bfloat16_bits(array) if is_view or array.dtype == np.dtype("V2") else array
 
 
 def _write_npz(path: Path, table: FileColumns) -> None:

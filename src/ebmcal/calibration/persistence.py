@@ -1,0 +1,160 @@
+"""A calibrator stored with a model: in `ebmcal.json` (entry "calibrator"), or folded into the last layer.
+
+`calibrate_model` fits one on held-out predictions and stores it, as `ebmcal calibrate` does. `read_calibrator` is what
+everything that loads a model asks for.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ebmcal.calibration.base import Calibrator
+from ebmcal.calibration.folding import fold_temperature, folded_temperature
+from ebmcal.calibration.layout import logits_in
+from ebmcal.calibration.leakage import check_held_out
+from ebmcal.calibration.registry import calibrator_from_json, make_calibrator
+from ebmcal.calibration.temperature import TemperatureGrid, TemperatureScaling
+from ebmcal.errors import EbmcalError, error_context
+from ebmcal.predictions import Predictions
+from ebmcal.run_dir import CARD_FILE, read_card, update_card
+from ebmcal.storage import PathLike, fingerprint, read_json
+
+
+@dataclass(frozen=True)
+class CalibrationResult:
+    """A fitted and stored calibrator, and the negative log-likelihood of its fitting rows before and after."""
+
+    calibrator: Calibrator
+    n_rows: int
+    nll_before: float
+    nll_after: float
+    folded: tuple[str, ...] = ()  # the tensors that were divided by the temperature
+
+
+def calibrate_model(
+    model_dir: PathLike,
+    predictions: Predictions | PathLike,
+    calibrator: str | Calibrator = "temperature",
+    *,
+    fold: bool = False,
+    allow_mismatch: bool = False,
+    normalize: bool = False,
+) -> CalibrationResult:
+    """Fit a calibrator on a model's predictions for labelled rows it was not trained on, and store it with the model.
+
+    `calibrator` is one, or a name with optional settings, as in "scaling-binning:n_bins=15"; `fold` divides the last
+    layer by the temperature instead. `allow_mismatch` accepts predictions for training rows or of another model;
+    `normalize` is for rounded probabilities. Works without torch.
+
+        calibrate_model("model", "calibration.parquet", "temperature")
+    """
+    unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
+    if fold:
+        _check_foldable(unfitted)
+    rows = read_held_out(predictions, model_dir, allow_mismatch=allow_mismatch, normalize=normalize)
+    fitted = unfitted.fit_predictions(rows)
+    folded = save_calibrator(model_dir, fitted, fold=fold)
+    before, after = nll_before_and_after(fitted, rows)
+    return CalibrationResult(fitted, rows.n_rows, before, after, folded)
+
+
+def nll_before_and_after(fitted: Calibrator, rows: Predictions) -> tuple[float, float]:
+    """The negative log-likelihood of labelled rows without and with a calibrator."""
+    from ebmcal.metrics import nll
+
+    calibrated = fitted.predict_proba(logits_in(rows))
+    return float(nll(rows.labels, probs=rows.probs)), float(nll(rows.labels, probs=calibrated))
+
+
+def save_calibrator(model_dir: PathLike, calibrator: Calibrator, *, fold: bool = False) -> tuple[str, ...]:
+    """Store a fitted calibrator in a model directory, replacing the one there.
+
+    With `fold`, divide the last layer by the temperature instead; returns the names of the tensors that changed. An
+    abstention rule that was fitted with another calibrator is removed.
+    """
+    folder, value = check_model_dir(model_dir), calibrator.to_json()
+    rule = read_card(folder).get("abstention")  # holds only for the calibrator it was fitted with
+    is_same = isinstance(rule, dict) and rule.get("calibrator") == calibrator_fingerprint(calibrator)
+    if not fold:
+        update_card(folder, calibrator=value, abstention=rule if is_same else None)
+        return ()
+    temperature = _check_foldable(calibrator).temperature_
+    # First the removal: a process that dies in between leaves a model without a calibrator, never one applied twice.
+    update_card(folder, calibrator=None, abstention=None)
+    names = fold_temperature(folder, temperature, calibrator.n_classes_)
+    update_card(folder, folded_temperature=temperature)
+    return tuple(names)
+
+
+def calibrator_fingerprint(calibrator: Calibrator | None) -> str | None:
+    """The identity of a fitted calibrator, to which an abstention rule is bound."""
+    return None if calibrator is None else fingerprint(calibrator.to_json())
+
+
+def _check_foldable(calibrator: Calibrator) -> TemperatureScaling | TemperatureGrid:
+    if not isinstance(calibrator, TemperatureScaling | TemperatureGrid):
+        raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
+    return calibrator
+
+
+def read_calibrator(model_dir: PathLike) -> Calibrator | None:
+    """The calibrator to apply to the logits of a model, or None.
+
+    read_calibrator("model").predict_proba(logits)
+    """
+    value = read_card(model_dir).get("calibrator")
+    return None if value is None else calibrator_from_json(value, Path(model_dir) / CARD_FILE)
+
+
+def check_model_dir(model_dir: PathLike) -> Path:
+    """The directory; an error unless it contains a model."""
+    folder = Path(model_dir)
+    if not (folder / "config.json").is_file():
+        raise EbmcalError(
+            f"{folder} is not a model directory: it has no config.json. Pass the directory that save_pretrained wrote; "
+            "in a run it is trials/<method>-seed<N>/model."
+        )
+    return folder
+
+
+def read_held_out(
+    predictions: Predictions | PathLike, model_dir: PathLike, *, allow_mismatch: bool = False, normalize: bool = False
+) -> Predictions:
+    """Labelled, uncalibrated, held-out predictions of a model, with its classes in its order; an error otherwise."""
+    folder = check_model_dir(model_dir)
+    where = "These predictions" if isinstance(predictions, Predictions) else predictions
+    rows = read_for_model(predictions, folder, normalize=normalize)
+    if rows.meta.get("calibrator"):
+        raise EbmcalError(f"{where}: already calibrated. Predict again with --raw (calibrated=False).")
+    with error_context(where):
+        rows = rows.labelled()
+    _check_same_fold(rows, folder)
+    return check_held_out(rows, folder, where=where, allow_mismatch=allow_mismatch)
+
+
+def read_for_model(predictions: Predictions | PathLike, folder: Path, *, normalize: bool = False) -> Predictions:
+    """Predictions with the classes of a model in its order."""
+    names = label_names(folder)
+    if isinstance(predictions, Predictions):
+        return predictions if names is None else predictions.reorder(names)
+    return Predictions.read(predictions, label_names=names, normalize=normalize)
+
+
+def label_names(model_dir: Path) -> list[str] | None:
+    """The model's class names in order, or None if it has only transformers' defaults LABEL_0, LABEL_1, …"""
+    config = read_json(model_dir / "config.json")
+    try:
+        by_index = config.get("id2label") or {}
+        names = [str(by_index[key]) for key in sorted(by_index, key=int)]
+    except (AttributeError, TypeError, ValueError) as error:
+        raise EbmcalError(f"{model_dir / 'config.json'} is not the config of a classifier: {error}.") from error
+    return None if not names or names == [f"LABEL_{i}" for i in range(len(names))] else names
+
+
+def _check_same_fold(rows: Predictions, folder: Path) -> None:
+    """An error for predictions made before a temperature was folded into the model."""
+    folded = folded_temperature(folder)
+    if rows.meta.get("folded_temperature") != folded:
+        raise EbmcalError(
+            f"The last layer of {folder} is divided by a temperature of {folded or 1:.4g}, but the predictions are not "
+            "of the model in that state; a temperature would be applied twice. Predict again with this model."
+        )

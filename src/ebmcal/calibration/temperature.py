@@ -1,0 +1,227 @@
+"""Temperature scaling (Guo et al. 2017), P(y|x) = softmax(f(x) / T) with one T > 0, and two relatives.
+
+By NLL: the mean NLL is convex in b = 1/T, with derivative E_p[z] - z_y and second derivative Var_p[z] under
+p = softmax(b z), so Newton's method inside a bracket finds b in a few passes.
+"""
+
+import warnings
+from typing import Any, ClassVar
+
+import numpy as np
+
+from ebmcal.calibration.base import Calibrator, require_whole_number
+from ebmcal.calibration.layout import blocks, class_lines
+from ebmcal.predictions.arrays import softmax
+
+# T from 1/100 to 100: beyond, softmax is a step or flat, and the fit only shows that the rows are separable or that the
+# logits are uninformative.
+MAX_SCALE = 100.0
+SAMPLE_ROWS = 8192
+MAX_STEPS = 60
+#: The temperatures that the authors' scripts choose from.
+AUTHORS_GRID = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
+
+
+class TemperatureScaling(Calibrator):
+    """Divide all logits by one temperature, fitted by NLL. Predicted labels do not change.
+
+    Learned: `temperature_`; `converged_`, False when T stopped at a bound (1/100 or 100) or ran out of steps.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 5000)
+    >>> logits = rng.normal(size=(5000, 3)) + 2 * np.eye(3)[y]
+    >>> calibrator = TemperatureScaling().fit(3 * logits, y)
+    >>> round(calibrator.temperature_, 1), calibrator.converged_
+    (1.5, True)
+    """
+
+    name = "temperature"
+    learned = ("temperature_", "converged_")
+    ranges: ClassVar = {"temperature_": (1 / MAX_SCALE, MAX_SCALE)}
+
+    @property
+    def note(self) -> str:
+        return f"T = {self.temperature_:.4g}" + ("" if self.converged_ else ", not converged")
+
+    def min_rows(self, n_classes: int) -> int:
+        return 100
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        self.temperature_, self.converged_ = fit_temperature(logits, y)
+        if not self.converged_:
+            warnings.warn(_explain_bound(self.temperature_), stacklevel=4)
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(logits / self.temperature_)
+
+
+class TemperatureGrid(Calibrator):
+    """The temperature of `AUTHORS_GRID` with the smallest top-label ECE in equal-width bins; of a tie the first.
+
+    This is what the authors' scripts call temperature scaling. Learned: `temperature_`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 5000)
+    >>> TemperatureGrid().fit(3 * rng.normal(size=(5000, 3)) + 6 * np.eye(3)[y], y).temperature_
+    1.5
+    """
+
+    name = "temperature-grid"
+    learned = ("temperature_",)
+    ranges: ClassVar = {"temperature_": (AUTHORS_GRID[0], AUTHORS_GRID[-1])}
+
+    def __init__(self, n_bins: int = 20):
+        self.n_bins = n_bins
+
+    @property
+    def note(self) -> str:
+        return f"T = {self.temperature_:.4g}"
+
+    def min_rows(self, n_classes: int) -> int:
+        return 200
+
+    def _check_settings(self) -> None:
+        require_whole_number("n_bins", self.n_bins)
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        from ebmcal.metrics import ece_top_label
+
+        errors = [ece_top_label(y, logits=logits / t, n_bins=self.n_bins) for t in AUTHORS_GRID]
+        self.temperature_ = AUTHORS_GRID[int(np.argmin(errors))]
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(logits / self.temperature_)
+
+
+class EnsembleTemperature(Calibrator):
+    """Ensemble temperature scaling (Zhang et al. 2020): P = w₁ softmax(f/T) + w₂ softmax(f) + w₃/C, weights ≥ 0.
+
+    T by NLL as in `TemperatureScaling`, then the weights that minimise the NLL, which is convex in them. Predicted
+    labels do not change. Learned: `temperature_`; `weights_` `[3]` of tempered, plain and uniform probabilities.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.where(rng.random(5000) < 0.2, rng.integers(0, 2, 5000), 1)  # a fifth of the labels is random
+    >>> EnsembleTemperature().fit(np.tile([0.0, 9.0], (5000, 1)), y).predict_proba([[0.0, 9.0]]).round(1).tolist()
+    [[0.1, 0.9]]
+    """
+
+    name = "ensemble-temperature"
+    learned = ("temperature_", "weights_")
+    ranges: ClassVar = {"temperature_": (1 / MAX_SCALE, MAX_SCALE), "weights_": (0.0, 1.0)}
+
+    @property
+    def note(self) -> str:
+        tempered, plain, uniform = self.weights_
+        return f"{tempered:.2f} at T = {self.temperature_:.4g}, {plain:.2f} plain, {uniform:.2f} uniform"
+
+    def min_rows(self, n_classes: int) -> int:
+        return 200
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        self.temperature_, _ = fit_temperature(logits, y)
+        rows = np.arange(len(y))
+        self.weights_ = fit_mixture_weights(np.stack([p[rows, y] for p in self._members(logits)]))
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        tempered, plain, uniform = self._members(logits)
+        probs = self.weights_[0] * tempered + self.weights_[1] * plain + self.weights_[2] * uniform
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    def _members(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        uniform = np.full(logits.shape, 1.0 / logits.shape[1])
+        return softmax(logits / self.temperature_), softmax(logits), uniform
+
+
+def fit_mixture_weights(likelihoods: np.ndarray) -> np.ndarray:
+    """The weights `[m]`, summing to one, of the mixture that maximises the likelihood of rows `[m, n]`.
+
+    >>> fit_mixture_weights(np.array([[0.9, 0.9, 0.9], [0.5, 0.5, 0.5]])).round(3).tolist()
+    [1.0, 0.0]
+    """
+    from scipy.optimize import minimize
+
+    likely = np.maximum(likelihoods, 1e-300)
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        # The sum of the weights is added, which makes that sum one at the minimum: no constraint needed.
+        mixed = np.maximum(w @ likely, 1e-300)
+        return float(w.sum() - np.log(mixed).mean()), 1.0 - (likely / mixed).mean(axis=1)
+
+    start = np.full(len(likely), 1.0 / len(likely))
+    options: Any = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
+    bounds = [(0.0, None)] * len(start)
+    found = minimize(loss, start, (), "L-BFGS-B", jac=True, bounds=bounds, options=options)
+    return found.x / found.x.sum()
+
+
+def _explain_bound(temperature: float) -> str:
+    reason = (
+        "(almost) all fitting rows are predicted correctly, so more confidence always helps"
+        if temperature < 1
+        else "the logits are uninformative about these labels, so less confidence always helps"
+    )
+    return (
+        f"The temperature did not converge: T = {temperature:.4g}, because {reason}. "
+        "Fit on more rows, on rows the model was not trained on, and check the order of the labels."
+    )
+
+
+def fit_temperature(logits: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
+    """T that minimises the mean NLL, and whether it lies inside the bounds."""
+    z = class_lines(logits)
+    target = z[y, np.arange(len(y))]
+    if not z.any():
+        return 1.0, True  # every row is flat: all T are equally good
+    if not target.any():
+        return 1.0 / MAX_SCALE, False  # every row is predicted correctly: the lower T, the better
+    b = 1.0
+    # A sample first: its passes are nearly free and leave two or three over all rows.
+    stride = len(y) // SAMPLE_ROWS
+    if stride > 1 and target[::stride].any():
+        b, _ = _solve(np.ascontiguousarray(z[:, ::stride]), target[::stride].mean(), b, 1e-4)
+    b, converged = _solve(z, target.mean(), b, 1e-6)
+    return float(1.0 / b), converged
+
+
+def _solve(z: np.ndarray, target: float, b: float, tolerance: float) -> tuple[float, bool]:
+    """The root b of the increasing E_p[z] - target: Newton, or the middle of the bracket where Newton leaves it."""
+    low, high = 1.0 / MAX_SCALE, MAX_SCALE
+    for _ in range(MAX_STEPS):
+        mean, variance = _moments(z, b)
+        if (b >= MAX_SCALE and mean <= target) or (b <= 1.0 / MAX_SCALE and mean >= target):
+            return b, False
+        low, high = (low, b) if mean > target else (b, high)
+        new = _next_point(b, mean, variance, target, low, high)
+        if abs(new - b) <= tolerance * b:
+            return new, True
+        b = new
+    return b, False
+
+
+def _next_point(b: float, mean: float, variance: float, target: float, low: float, high: float) -> float:
+    """Newton's step on log(mean / target): where rows are nearly separable the mean decays as exp(-b·gap)."""
+    if variance > 0 and mean < 0:
+        new = b - mean / variance * np.log(mean / target)
+        if low < new < high:
+            return new
+        # A bound itself is tried before anything near it.
+        if new >= high == MAX_SCALE or new <= low == 1.0 / MAX_SCALE:
+            return min(max(new, low), high)
+    return float(np.sqrt(low * high))
+
+
+def _moments(z: np.ndarray, b: float) -> tuple[float, float]:
+    """Mean over rows of E_p[z] and of Var_p[z] under p = softmax(b z) over classes; `z` is `[C, n]`, at most 0.
+
+    Hand-written: softmax and both moments in one pass (benchmarks/calibrators.py, temperature fit).
+    """
+    mean = variance = 0.0
+    for block in blocks(z):
+        e = np.exp(b * block)
+        total = e.sum(axis=0)
+        e *= block
+        first = e.sum(axis=0) / total
+        e *= block
+        mean += first.sum()
+        variance += (e.sum(axis=0) / total - first * first).sum()
+    return mean / z.shape[1], variance / z.shape[1]

@@ -1,0 +1,219 @@
+"""Out-of-distribution (OOD) texts, flagged by conformal p-values of a score; high = unlike the training data.
+
+Scores are the energy, 1 − the largest probability, or a distance to training texts in the model's own features (mean
+hidden states of its middle layer, from the same forward pass). `mahalanobis` is the squared distance to the nearest
+class mean under a shared covariance (Lee et al. 2018), `knn` the distance to the tenth-nearest training text on the
+unit sphere (Sun et al. 2022). The features of some training texts are stored with the rule, in half precision.
+"""
+
+import functools
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.predictions import Predictions
+from ebmcal.selective.conformal import cut_off, p_values
+from ebmcal.selective.scores import energies_of
+
+N_NEIGHBOURS = 10
+#: Training texts of which features are stored, at most.
+MAX_TEXTS = 2000
+_BLOCK = 512  # rows at a time
+
+Distance = Callable[[np.ndarray], np.ndarray]  # features [n, H] → distances [n]
+
+
+def fit_mahalanobis(features: np.ndarray, labels: np.ndarray) -> Distance:
+    """Distances to the class means of training texts [n, H], [n].
+
+    >>> distance = fit_mahalanobis(np.array([[0.0, 1], [0, -1], [4, 1], [4, -1]]), np.array([0, 0, 1, 1]))
+    >>> distance(np.array([[0.0, 0], [2, 0]])).round(1).tolist()
+    [0.0, 10.0]
+    """
+    if not (labels >= 0).any():
+        raise EbmcalError("mahalanobis needs the labels of the training texts (column label). Or use knn.")
+    x, y = features[labels >= 0].astype(np.float64), labels[labels >= 0]
+    classes = np.unique(y)
+    means = np.stack([x[y == c].mean(axis=0) for c in classes])  # [C, H]
+    root = np.linalg.cholesky(np.linalg.inv(_covariance(x - means[np.searchsorted(classes, y)])))  # [H, H]
+    centres = means @ root
+
+    def distance(others: np.ndarray) -> np.ndarray:
+        rows = others.astype(np.float64) @ root
+        return np.min([((rows - centre) ** 2).sum(axis=1) for centre in centres], axis=0)
+
+    return distance
+
+
+def fit_knn(features: np.ndarray, labels: np.ndarray) -> Distance:
+    """Distances to the tenth-nearest of training texts [n, H]; labels are not used.
+
+    >>> distance = fit_knn(np.array([[1.0, 0.0]] * 10), np.zeros(10))
+    >>> distance(np.array([[3.0, 0.0], [0.0, 2.0]])).round(3).tolist()
+    [0.0, 1.414]
+    """
+    known = _unit(features)
+    k = min(N_NEIGHBOURS, len(known))
+
+    def distance(others: np.ndarray) -> np.ndarray:
+        found = np.empty(len(others))
+        for start in range(0, len(others), _BLOCK):
+            part = slice(start, start + _BLOCK)
+            cosines = _unit(others[part]) @ known.T
+            found[part] = np.partition(cosines, -k, axis=1)[:, -k]
+        return np.sqrt(np.maximum(2.0 - 2.0 * found, 0.0))
+
+    return distance
+
+
+#: Training features and labels → a distance.
+DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], Distance]] = {"knn": fit_knn, "mahalanobis": fit_mahalanobis}
+
+#: OOD scores and how they are called in a sentence.
+OOD_SCORES = {
+    "knn": "the distance to the nearest training texts",
+    "mahalanobis": "the Mahalanobis distance to the training texts",
+    "energy": "the energy",
+    "max_prob": "1 − the largest probability",
+}
+
+
+def fit_distance(name: str, features: np.ndarray, labels: np.ndarray) -> Distance:
+    """A distance by its name in `DISTANCES`, from training features [n, H] and labels [n] (−1 = unknown)."""
+    if name not in DISTANCES:
+        raise unknown_name("distance", name, DISTANCES)
+    return DISTANCES[name](features, labels)
+
+
+def checksum(*arrays: np.ndarray) -> str:
+    """16 hex digits that depend on the bytes of arrays."""
+    digest = hashlib.sha256()
+    for array in arrays:
+        digest.update(np.ascontiguousarray(array).tobytes())
+    return digest.hexdigest()[:16]
+
+
+def _unit(features: np.ndarray) -> np.ndarray:
+    x = features.astype(np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
+def _covariance(centred: np.ndarray) -> np.ndarray:
+    """Covariance [H, H], shrunk towards a multiple of the identity (OAS, Chen et al. 2010)."""
+    n, h = centred.shape
+    s = centred.T @ centred / n
+    spread, squares = np.trace(s) / h, float((s * s).mean())
+    share = 1.0 if squares <= spread**2 / h else (squares + spread**2) / ((n + 1.0) * (squares - spread**2 / h))
+    share = min(share, 1.0)
+    return (1.0 - share) * s + (share * spread + 1e-9) * np.eye(h)
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingFeatures:
+    """Features of training texts, in half precision, and their classes (−1 = unknown)."""
+
+    features: np.ndarray  # [n, H] float16
+    labels: np.ndarray  # [n]
+
+    @classmethod
+    def of(cls, features: np.ndarray, labels: np.ndarray) -> "TrainingFeatures":
+        with np.errstate(over="ignore"):
+            half = features.astype(np.float16)
+        if not np.isfinite(half).all():
+            raise EbmcalError(
+                "Features of the training texts are too large for half precision. Use --ood-score energy."
+            )
+        return cls(half, np.asarray(labels, dtype=np.int64))
+
+    @functools.cached_property
+    def fingerprint(self) -> str:
+        """The identity of the features; predictions carry it with their distances (`meta["distances"]`)."""
+        return checksum(self.features, self.labels)
+
+
+@dataclass(frozen=True, eq=False)
+class OodTest:
+    """Flags a text as OOD if at most a share `rate` of the calibration texts scores as high."""
+
+    rate: float  # false-positive rate
+    score: str  # a name in OOD_SCORES
+    stored: np.ndarray  # scores of calibration texts, ascending
+    training: TrainingFeatures | None = None  # for a distance, if the model is known
+
+    def scores(self, predictions: Predictions) -> np.ndarray:
+        """OOD scores [n]; an error for distances that were measured from other features."""
+        scores = ood_scores_of(self.score, predictions)
+        measured = predictions.meta.get("distances")
+        is_ours = self.training is None or not predictions.meta or measured == self.training.fingerprint
+        if self.score in DISTANCES and not is_ours:
+            raise EbmcalError(
+                f"The distances of these predictions (distance_{self.score}) were not measured by this rule but from "
+                "other features. Predict the texts again with the model that has the rule."
+            )
+        return scores
+
+    def p_values(self, scores: np.ndarray) -> np.ndarray:
+        """p [n]: the share of calibration texts, and of the text itself, with a score at least as high."""
+        return p_values(scores, self.stored)
+
+    @property
+    def needs_features(self) -> bool:
+        return self.training is not None and self.score in DISTANCES
+
+    @functools.cached_property
+    def _distance(self) -> Distance:
+        assert self.training is not None
+        return fit_distance(self.score, self.training.features, self.training.labels)
+
+    def add_distances(self, predictions: Predictions, features: np.ndarray) -> Predictions:
+        """Predictions with their distances, measured from features [n, H]."""
+        if self.training is None:
+            return predictions
+        size = self.training.features.shape[1]
+        if features.shape[1] != size:
+            raise EbmcalError(
+                f"The abstention rule has features of size {size}, the model of size {features.shape[1]}: it is for "
+                "another model. Fit it again: ebmcal abstain."
+            )
+        meta = predictions.meta | {"distances": self.training.fingerprint}
+        return predictions.replace(distances={self.score: self._distance(features)}, meta=meta)
+
+    def below_cut_off(self, scores: np.ndarray, seed: int = 0) -> np.ndarray:
+        """Which calibration rows [n] may test the threshold of texts that are not OOD.
+
+        Given the cut-off, which is a score of the calibration rows, the rows below it are independent draws from the
+        in-distribution texts that are not flagged. Rows above it, and those that define it, are not.
+        """
+        cut, rank = cut_off(self.stored, self.rate)
+        allowed = scores <= cut
+        ties = np.random.default_rng(seed).permutation(np.flatnonzero(scores == cut))
+        allowed[ties[: rank - int(np.count_nonzero(self.stored > cut))]] = False
+        return allowed
+
+
+def ood_scores_of(name: str, predictions: Predictions) -> np.ndarray:
+    """OOD scores [n], high = unlike the training data."""
+    if name == "energy":
+        return energies_of(predictions)
+    if name == "max_prob":
+        return 1.0 - predictions.confidence
+    if name not in (predictions.distances or {}):
+        raise EbmcalError(
+            f"These predictions have no distances to the training texts (column distance_{name}). Predict with the "
+            "model that has the rule, or fit one with ood_score='energy' (--ood-score energy)."
+        )
+    return (predictions.distances or {})[name]
+
+
+def training_features_from(arrays: Any) -> TrainingFeatures | None:
+    """The training features in stored arrays; a ValueError if they do not fit together."""
+    if "features" not in arrays:
+        return None
+    features, labels = arrays["features"], arrays["labels"]
+    if features.ndim != 2 or labels.shape != (len(features),) or not features.size or features.dtype != np.float16:
+        raise ValueError(f"training features of shape {features.shape} with labels of shape {labels.shape}")
+    return TrainingFeatures(features, labels)

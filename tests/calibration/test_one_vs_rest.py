@@ -1,0 +1,243 @@
+"""One-vs-rest calibrators against scikit-learn, uncertainty-calibration, netcal and cases worked by hand."""
+
+import numpy as np
+import pytest
+from scipy.special import expit, log_expit, logsumexp, softmax
+
+from ebmcal import EbmcalError
+from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling
+from ebmcal.calibration.binning import BinCurve, edges_at, equal_mass_stops
+from ebmcal.calibration.layout import log_odds, logits_of
+from ebmcal.calibration.one_vs_rest import BetaCurve, fit_beta_curve, fit_logistic, smoothed_targets
+
+
+@pytest.mark.parametrize("scale", [1.0, 50.0, 1000.0])
+@pytest.mark.parametrize("n_classes", [2, 3, 7])
+def test_log_odds_are_exact_even_when_saturated(scale, n_classes, calibrated_rows):
+    logits = scale * calibrated_rows(2000, n_classes)[0]
+    logits[:3] = 0.0
+    logits[3:6, :2] = 5 * scale  # ties at the top
+    others = [logsumexp(np.delete(logits, c, axis=1), axis=1) for c in range(n_classes)]
+    np.testing.assert_allclose(log_odds(logits), logits.T - others, rtol=1e-11, atol=1e-12)
+
+
+def test_logits_of_probabilities_give_them_back():
+    probs = np.array([[0.2, 0.8], [1.0, 0.0]])
+    np.testing.assert_allclose(softmax(logits_of(probs), axis=1), probs, atol=1e-11)
+
+
+@pytest.mark.parametrize("n", [300, 60000])
+@pytest.mark.parametrize("scale", [0.01, 1.0, 100.0])
+def test_logistic_fit_agrees_with_scikit_learn(n, scale):
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(0)
+    x = scale * rng.normal(size=(1, n))
+    hits = rng.random(n) < expit(1.3 * x[0] / scale - 0.7)
+    theirs = linear_model.LogisticRegression(C=np.inf, tol=1e-10, solver="newton-cholesky").fit(x.T, hits)
+    slope, intercept = fit_logistic(x, hits.astype(float))
+    assert slope == pytest.approx(theirs.coef_[0, 0], rel=1e-6)
+    assert intercept == pytest.approx(theirs.intercept_[0], rel=1e-6)
+
+
+def test_platt_agrees_with_scikit_learn(calibrated_rows):
+    calibration = pytest.importorskip("sklearn.calibration")
+    logits, y = calibrated_rows(3000, 2)
+    theirs = calibration._SigmoidCalibration().fit(3 * (logits[:, 1] - logits[:, 0]), y)
+    ours = Platt().fit(3 * logits, y).curves_[0]
+    assert ours.slope == pytest.approx(-theirs.a_, rel=1e-4)
+    assert ours.intercept == pytest.approx(-theirs.b_, abs=1e-4)
+
+
+def test_platt_targets_of_an_absent_label():
+    np.testing.assert_array_equal(smoothed_targets(np.zeros(8, dtype=bool)), np.full(8, 0.1))
+
+
+def test_isotonic_agrees_with_scikit_learn(calibrated_rows):
+    isotonic = pytest.importorskip("sklearn.isotonic")
+    logits, y = calibrated_rows(3000, 2)
+    logits = (8 * logits).round() / 8  # ties, in numbers that subtract exactly
+    odds = logits[:, 1] - logits[:, 0]
+    theirs = isotonic.IsotonicRegression(y_min=1 / 3002, y_max=1 - 1 / 3002, out_of_bounds="clip").fit(odds, y == 1)
+    ours = Isotonic().fit(logits, y)
+    grid = np.linspace(-8, 8, 500)
+    probs = ours.predict_proba(np.stack([np.zeros(500), grid], axis=1))[:, 1]
+    np.testing.assert_allclose(probs, theirs.predict(grid), atol=1e-12)
+
+
+def test_isotonic_keeps_only_the_ends_of_flat_stretches(calibrated_rows):
+    curve = Isotonic().fit(*calibrated_rows(5000, 2)).curves_[0]
+    assert len(curve.odds) < 1000
+    assert (np.diff(curve.odds) > 0).all()
+    assert (np.diff(curve.values) >= 0).all()
+
+
+def test_beta_contains_the_identity():
+    odds = np.linspace(-5, 5, 101)
+    np.testing.assert_allclose(BetaCurve(1.0, 1.0, 0.0)(odds), expit(odds), rtol=1e-12)
+
+
+def test_beta_finds_the_curve_the_labels_were_drawn_from():
+    rng = np.random.default_rng(0)
+    odds = rng.normal(size=200_000) * 2
+    truth = BetaCurve(0.5, 2.0, 0.3)
+    found = fit_beta_curve(odds, rng.random(200_000) < truth(odds))
+    assert (found.a, found.b, found.c) == pytest.approx((0.5, 2.0, 0.3), abs=0.05)
+
+
+def test_beta_agrees_with_an_unpenalised_regression():
+    linear_model = pytest.importorskip("sklearn.linear_model")
+    rng = np.random.default_rng(1)
+    odds = rng.normal(size=50_000) * 2
+    hits = rng.random(50_000) < expit(odds)
+    x = np.stack([log_expit(odds), -log_expit(-odds)])
+    theirs = linear_model.LogisticRegression(C=np.inf, tol=1e-10, solver="newton-cholesky").fit(x.T, hits)
+    found = fit_beta_curve(odds, hits)
+    assert (found.a, found.b) == pytest.approx(tuple(theirs.coef_[0]), rel=1e-3)  # Platt's targets are not 0 and 1
+
+
+@pytest.mark.parametrize(("slope", "expected"), [(-1.0, (0.0, 0.0)), (1.0, None)])
+def test_beta_never_turns_the_order_round(slope, expected):
+    rng = np.random.default_rng(0)
+    odds = rng.normal(size=5000)
+    found = fit_beta_curve(odds, rng.random(5000) < expit(slope * odds))
+    assert found.a >= 0
+    assert found.b >= 0
+    if expected:
+        assert (found.a, found.b) == expected
+
+
+def test_beta_with_one_negative_weight_fits_the_rest_again():
+    """Labels follow log(1 - p) alone, with a small share of the opposite of log p."""
+    rng = np.random.default_rng(0)
+    odds = rng.normal(size=20_000) * 2
+    hits = rng.random(20_000) < BetaCurve(-0.5, 1.5, 0.0)(odds)
+    found = fit_beta_curve(odds, hits)
+    (b, c) = fit_logistic(-log_expit(-odds)[None], smoothed_targets(hits))
+    assert (found.a, found.b, found.c) == pytest.approx((0.0, b, c))
+
+
+def test_equal_mass_bins_by_hand():
+    ordered = np.array([0.0, 1.0, 2.0, 3.0, 4.0, 5.0])
+    stops = equal_mass_stops(ordered, 3)
+    assert stops.tolist() == [2, 4]
+    assert edges_at(ordered, stops).tolist() == [1.5, 3.5]
+    assert equal_mass_stops(np.array([1.0]), 5).tolist() == []
+    assert equal_mass_stops(np.ones(10), 5).tolist() == []
+    assert equal_mass_stops(np.array([1.0, 2.0]), 10).tolist() == [1]
+
+
+def test_neighbouring_floats_stay_in_their_bins():
+    low = 1.0
+    high = np.nextafter(low, 2.0)
+    curve = BinCurve(edges_at(np.array([low, high]), np.array([1])), np.array([0.1, 0.9]))
+    assert curve(np.array([low, high])).tolist() == [0.1, 0.9]
+
+
+def test_histogram_binning_by_hand():
+    """Two bins of width 1/2: P(1) below holds 1 hit of 4, above 3 hits of 4."""
+    p = np.array([0.1, 0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9])
+    y = np.array([0, 0, 0, 1, 1, 1, 1, 0])
+    logits = logits_of(np.stack([1 - p, p], axis=1))
+    textbook = HistogramBinning(n_bins=2, binning="width", pseudo_rows=0)
+    with pytest.warns(UserWarning, match="few"):
+        textbook.fit(logits, y)
+    np.testing.assert_allclose(textbook.curves_[0].values, [0.25, 0.75])
+    with pytest.warns(UserWarning, match="few"):
+        shrunk = HistogramBinning(n_bins=2, binning="width").fit(logits, y)
+    np.testing.assert_allclose(shrunk.curves_[0].values, [(1 + 0.25) / 5, (3 + 0.75) / 5])
+
+
+@pytest.mark.parametrize("pseudo_rows", [0, 1.0])
+def test_an_empty_bin_keeps_the_middle_of_its_range(pseudo_rows):
+    p = np.repeat([0.05, 0.95], 200)
+    calibrator = HistogramBinning(n_bins=4, binning="width", pseudo_rows=pseudo_rows)
+    with pytest.warns(UserWarning, match="few"):
+        calibrator.set_params(n_bins=10).fit(logits_of(np.stack([1 - p, p], axis=1)), np.arange(400) % 2)
+    np.testing.assert_allclose(calibrator.curves_[0].values[1:-1], np.arange(1, 9) / 10 + 0.05, atol=1e-12)
+
+
+def test_histogram_binning_agrees_with_netcal(calibrated_rows):
+    binning = pytest.importorskip("netcal.binning", exc_type=ImportError)
+    logits, y = calibrated_rows(5000, 2)
+    p = softmax(logits, axis=1)[:, 1]
+    theirs = binning.HistogramBinning(bins=10).fit(p, y).transform(p)
+    ours = HistogramBinning(n_bins=10, binning="width", pseudo_rows=0).fit(logits, y).predict_proba(logits)[:, 1]
+    np.testing.assert_allclose(ours, theirs, atol=1e-6)
+
+
+def test_scaling_binning_agrees_with_uncertainty_calibration(calibrated_rows):
+    calibration = pytest.importorskip("calibration")
+    if not hasattr(calibration, "PlattBinnerMarginalCalibrator"):
+        pytest.skip("this `calibration` is not uncertainty-calibration")
+    logits, y = calibrated_rows(20_000, 3)
+    probs = softmax(2 * logits, axis=1)
+    theirs = calibration.PlattBinnerMarginalCalibrator(20_000, 10)
+    theirs.train_calibration(probs, y)
+    expected = theirs.calibrate(probs)
+    ours = ScalingBinning(n_bins=10).fit(2 * logits, y).predict_proba(2 * logits)
+    np.testing.assert_allclose(ours, expected / expected.sum(axis=1, keepdims=True), atol=1e-3)
+
+
+def test_scaling_binning_has_few_values_each_the_mean_of_its_bin(calibrated_rows):
+    logits, y = calibrated_rows(1000, 2)
+    curve = ScalingBinning(n_bins=5).fit(logits, y).curves_[0]
+    platt = Platt().fit(logits, y).curves_[0]
+    odds = logits[:, 1] - logits[:, 0]
+    bins = curve.bins(odds)
+    assert np.bincount(bins).tolist() == [200] * 5
+    np.testing.assert_allclose(curve.values, [platt(odds[bins == b]).mean() for b in range(5)], rtol=1e-12)
+
+
+@pytest.mark.parametrize("calibrator", [ScalingBinning(n_bins=0), HistogramBinning(n_bins="x"), ScalingBinning(True)])
+def test_bad_bins_are_refused(calibrator, calibrated_rows):
+    with pytest.raises(EbmcalError, match="n_bins: expected a whole number"):
+        calibrator.fit(*calibrated_rows(3000, 2))
+
+
+def test_bad_settings_are_refused(calibrated_rows):
+    rows = calibrated_rows(3000, 2)
+    with pytest.raises(EbmcalError, match="mass, width"):
+        HistogramBinning(binning="mas").fit(*rows)
+    with pytest.raises(EbmcalError, match="pseudo_rows"):
+        HistogramBinning(pseudo_rows=-1).fit(*rows)
+    with pytest.raises(EbmcalError, match="penalty"):
+        VectorScaling(penalty=0).fit(*rows)
+    with pytest.raises(EbmcalError, match="penalty"):
+        VectorScaling(penalty="small").fit(*rows)
+
+
+def test_vector_scaling_finds_scales_and_biases(calibrated_rows):
+    logits, y = calibrated_rows(100_000, 3)
+    distorted = (logits - logits.mean(axis=1, keepdims=True) - [0.0, 0.5, -0.5]) / [1.0, 2.0, 0.5]
+    fitted = VectorScaling().fit(distorted, y)
+    z = distorted - distorted.mean(axis=1, keepdims=True)
+    undone = softmax(z * fitted.scale_ + fitted.bias_, axis=1)
+    assert fitted.converged_
+    np.testing.assert_allclose(fitted.predict_proba(distorted), undone, atol=1e-12)
+    nll = -np.log(undone[np.arange(len(y)), y]).mean()
+    plain = -np.log(softmax(distorted, axis=1)[np.arange(len(y)), y]).mean()
+    assert nll < plain - 0.02
+
+
+def test_vector_scaling_has_the_gradient_of_its_loss(calibrated_rows):
+    from scipy.optimize import check_grad
+
+    from ebmcal.calibration.scaling import vector_objective
+
+    logits, y = calibrated_rows(400, 3)
+    z, theta = np.ascontiguousarray(logits.T), np.array([0.5, 1.5, 1.0, 0.2, -0.3, 0.1])
+    f = lambda t: vector_objective(t, z, y, 0.7)  # noqa: E731
+    assert check_grad(lambda t: f(t)[0], lambda t: f(t)[1], theta) < 1e-6
+
+
+def test_vector_scaling_falls_back_to_temperature(calibrated_rows):
+    logits, y = calibrated_rows(2000, 3)
+    fitted = VectorScaling(penalty=1e9).fit(3 * logits, y)
+    assert np.ptp(fitted.scale_) < 1e-6
+    assert np.abs(fitted.bias_).max() < 1e-6
+
+
+def test_two_classes_need_one_curve(calibrated_rows):
+    for calibrator in (Platt(), Beta(), Isotonic(), ScalingBinning(), HistogramBinning()):
+        assert len(calibrator.fit(*calibrated_rows(2000, 2)).curves_) == 1
+        assert len(calibrator.fit(*calibrated_rows(2000, 3)).curves_) == 3

@@ -1,0 +1,178 @@
+"""Calibrators in JSON files and model directories; damaged files; predictions that do not fit the model."""
+
+import json
+import warnings
+
+import numpy as np
+import pytest
+
+from ebmcal import EbmcalError, Predictions
+from ebmcal.calibration import (
+    CALIBRATORS,
+    Platt,
+    TemperatureScaling,
+    apply_to_file,
+    calibrate_model,
+    load_calibrator,
+    make_calibrator,
+    read_calibrator,
+    save_calibrator,
+)
+from ebmcal.run_dir import CARD_FILE, read_card, update_card
+
+
+@pytest.fixture
+def fitted(calibrated_rows):
+    logits, y = calibrated_rows(500, 3)
+    return TemperatureScaling().fit(2 * logits, y)
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    return tmp_path
+
+
+def rows(calibrated_rows, **changes):
+    logits, y = calibrated_rows(500, 3)
+    return Predictions(y, ("a", "b", "c"), logits=3 * logits, **changes)
+
+
+def test_a_model_directory_keeps_the_calibrator_and_its_other_entries(model_dir, fitted, calibrated_rows):
+    update_card(model_dir, method="hidden")
+    assert read_calibrator(model_dir) is None
+    save_calibrator(model_dir, fitted)
+    np.testing.assert_array_equal(read_calibrator(model_dir).predict_proba(np.eye(3)), fitted.predict_proba(np.eye(3)))
+    save_calibrator(model_dir, Platt().fit(*calibrated_rows(500, 3)))
+    assert isinstance(read_calibrator(model_dir), Platt)
+    assert read_card(model_dir)["method"] == "hidden"
+
+
+def test_a_directory_without_a_model_is_refused(tmp_path, fitted):
+    with pytest.raises(EbmcalError, match=r"no config\.json"):
+        save_calibrator(tmp_path, fitted)
+
+
+def test_only_a_temperature_folds(model_dir, calibrated_rows):
+    with pytest.raises(EbmcalError, match=r"Only a temperature can be folded .*, got platt"):
+        save_calibrator(model_dir, Platt().fit(*calibrated_rows(500, 3)), fold=True)
+
+
+@pytest.mark.parametrize("fold", [True, False])
+def test_an_unfitted_calibrator_is_not_stored(model_dir, fold):
+    with pytest.raises(EbmcalError, match="not fitted"):
+        save_calibrator(model_dir, TemperatureScaling(), fold=fold)
+
+
+def test_calibrate_model_reports_the_likelihood(model_dir, calibrated_rows):
+    done = calibrate_model(model_dir, rows(calibrated_rows))
+    assert done.n_rows == 500
+    assert done.nll_after < done.nll_before
+    assert read_calibrator(model_dir).temperature_ == done.calibrator.temperature_
+
+
+def test_already_calibrated_predictions_are_refused(model_dir, calibrated_rows):
+    with pytest.raises(EbmcalError, match="already calibrated"):
+        calibrate_model(model_dir, rows(calibrated_rows, meta={"calibrator": {"name": "temperature"}}))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda v: [], "does not contain a calibrator"),
+        (lambda v: {}, "does not contain a calibrator"),
+        (lambda v: {**v, "calibrator": "temprature"}, "Did you mean 'temperature'"),
+        (lambda v: {**v, "calibrator": ["temperature"]}, "Unknown calibrator"),
+        (lambda v: {**v, "learned": {}}, "damaged"),
+        (lambda v: {**v, "settings": {"nonsense": 1}}, "damaged"),
+        (lambda v: {k: x for k, x in v.items() if k != "fitted_on"}, "damaged"),
+        (lambda v: {**v, "fitted_on": 3}, "damaged"),
+    ],
+)
+def test_damaged_files_are_refused(tmp_path, fitted, change, words):
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(change(fitted.to_json())))
+    with pytest.raises(EbmcalError, match=words):
+        load_calibrator(path)
+
+
+DAMAGE = [float("nan"), None, "abc", -1, 1e300, [], {}, True]
+
+
+def places(value, here=()):
+    """Where the numbers of a JSON value are, as keys one after the other; of a long list the first."""
+    if isinstance(value, dict):
+        return [place for key in value for place in places(value[key], (*here, key))]
+    if isinstance(value, list):
+        return places(value[0], (*here, 0)) if value else []
+    return [] if isinstance(value, bool) or value is None else [here]
+
+
+def with_value(value, place, new):
+    changed = json.loads(json.dumps(value))
+    inner = changed
+    for key in place[:-1]:
+        inner = inner[key]
+    inner[place[-1]] = new
+    return changed
+
+
+@pytest.mark.parametrize("name", CALIBRATORS)
+def test_values_that_no_fit_learns_are_refused(name, tmp_path, calibrated_rows):
+    logits, y = calibrated_rows(400, 3)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        whole = make_calibrator(name).fit(2 * logits, y).to_json()
+    for place in places(whole["learned"], ("learned",)):
+        for bad in DAMAGE[:3]:
+            (tmp_path / "c.json").write_text(json.dumps(with_value(whole, place, bad)))
+            with pytest.raises(EbmcalError, match=r"c\.json is damaged"):
+                load_calibrator(tmp_path / "c.json")
+
+
+@pytest.mark.parametrize("bad", DAMAGE)
+@pytest.mark.parametrize("place", [("learned", "temperature_"), ("n_classes",), ("label_names",), ("n_rows",)])
+def test_a_damaged_temperature_is_never_applied(model_dir, fitted, place, bad):
+    if (place, bad) == (("label_names",), None):
+        pytest.skip("a calibrator fitted on arrays has no names")
+    save_calibrator(model_dir, fitted)
+    card = with_value(read_card(model_dir), ("calibrator", *place), bad)
+    (model_dir / CARD_FILE).write_text(json.dumps(card))
+    with pytest.raises(EbmcalError, match=r"ebmcal\.json is damaged"):
+        read_calibrator(model_dir)
+
+
+def test_truncated_and_missing_files_are_refused(tmp_path, fitted):
+    fitted.save(tmp_path / "c.json")
+    (tmp_path / "c.json").write_bytes((tmp_path / "c.json").read_bytes()[:100])
+    with pytest.raises(EbmcalError, match=r"c\.json is not valid JSON"):
+        load_calibrator(tmp_path / "c.json")
+    with pytest.raises(EbmcalError, match="does not exist"):
+        load_calibrator(tmp_path / "other.json")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_applying_to_a_file_keeps_its_other_columns(suffix, tmp_path, calibrated_rows):
+    calibrator = TemperatureScaling().fit_predictions(rows(calibrated_rows))
+    content = "note,id,prob_b,prob_a,confidence,prob_c\nfirst,007,0.2,0.7,0.7,0.1\n,008,0.5,0.25,0.5,0.25\n"
+    (tmp_path / "new.csv").write_text(content)
+    done = apply_to_file(calibrator, tmp_path / "new.csv", tmp_path / f"out.{suffix}")
+    assert done.label_names == ("a", "b", "c")
+    found = Predictions.read(tmp_path / f"out.{suffix}", labels_required=False)
+    np.testing.assert_allclose(found.probs, calibrator.predict_proba(np.log([[0.7, 0.2, 0.1], [0.25, 0.5, 0.25]])))
+    assert found.ids.tolist() == ["007", "008"]
+    from ebmcal.predictions.files import read_columns
+
+    columns = read_columns(tmp_path / f"out.{suffix}").columns
+    assert list(columns) == ["note", "id", "prob_a", "prob_b", "prob_c", "confidence"]
+    assert columns["note"] == ["first", ""]
+    np.testing.assert_allclose(np.asarray(columns["confidence"], dtype=float), found.confidence)
+
+
+def test_applying_to_arrays_writes_predictions(tmp_path, calibrated_rows):
+    calibrator = TemperatureScaling().fit(*calibrated_rows(500, 3))
+    np.savez(tmp_path / "new.npz", logits=np.eye(3))
+    apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz")
+    found = Predictions.read(tmp_path / "out.npz")
+    np.testing.assert_array_equal(found.probs, calibrator.predict_proba(np.eye(3)))
+    assert found.meta["calibrator"]["name"] == "temperature"

@@ -1,0 +1,148 @@
+"""Temperature scaling against scikit-learn, scipy and cases whose answer is known."""
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp, softmax
+
+from ebmcal.calibration import TemperatureGrid, TemperatureScaling
+from ebmcal.calibration.temperature import AUTHORS_GRID
+
+
+def reference_temperature(logits, y):
+    """T where the derivative of the NLL in 1/T changes sign, by bisection in float64: exact to rounding."""
+    low, high = 1e-3, 1e3
+    for _ in range(60):
+        b = np.sqrt(low * high)
+        p = softmax(b * logits, axis=1)
+        slope = ((p * logits).sum(axis=1) - logits[np.arange(len(y)), y]).mean()
+        low, high = (low, b) if slope > 0 else (b, high)
+    return 1 / b
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 10])
+@pytest.mark.parametrize("n", [150, 20000])
+@pytest.mark.parametrize("scale", [0.05, 1.0, 4.0, 50.0])
+def test_the_optimum_is_exact(n, n_classes, scale, calibrated_rows):
+    logits, y = calibrated_rows(n, n_classes, seed=n)
+    fitted = TemperatureScaling().fit(scale * logits, y)
+    assert fitted.converged_
+    assert fitted.temperature_ == pytest.approx(reference_temperature(scale * logits, y), rel=1e-9)
+
+
+def test_the_temperature_of_calibrated_rows_is_what_they_were_multiplied_by(calibrated_rows):
+    logits, y = calibrated_rows(50000, 3)
+    assert TemperatureScaling().fit(2.5 * logits, y).temperature_ == pytest.approx(2.5, rel=0.03)
+
+
+def test_agrees_with_scikit_learn(calibrated_rows):
+    calibration = pytest.importorskip("sklearn.calibration")
+    if not hasattr(calibration, "_TemperatureScaling"):
+        pytest.skip("this scikit-learn has no temperature scaling")
+    logits, y = calibrated_rows(5000, 3)
+    theirs = calibration._TemperatureScaling().fit(3 * logits, y)
+    ours = TemperatureScaling().fit(3 * logits, y)
+    assert ours.temperature_ == pytest.approx(1 / float(theirs.beta_), abs=1e-6)
+    np.testing.assert_allclose(ours.predict_proba(logits), theirs.predict(logits), atol=1e-6)
+
+
+def test_float32_gives_the_same_temperature(calibrated_rows):
+    logits, y = calibrated_rows(5000, 3)
+    single = (3 * logits).astype(np.float32)
+    fitted = TemperatureScaling().fit(single, y).temperature_
+    assert fitted == TemperatureScaling().fit(single.astype(np.float64), y).temperature_
+    assert fitted > 2.5
+
+
+def test_a_sample_that_misleads_does_not_mislead_the_fit():
+    """Every 12th row, which the first steps see, is right; the others are not."""
+    n = 100_000
+    logits = np.tile([3.0, 0.0], (n, 1))
+    y = np.ones(n, dtype=int)
+    y[::3] = y[::2] = 0
+    share = (y == 0).mean()  # 2/3
+    expected = 3.0 / np.log(share / (1 - share))
+    assert TemperatureScaling().fit(logits, y).temperature_ == pytest.approx(expected, rel=1e-9)
+
+
+@pytest.mark.parametrize("n_wrong", [1, 20])
+@pytest.mark.parametrize("n", [1000, 50_000])
+@pytest.mark.parametrize("gap", [0.3, 5.0])
+def test_nearly_separable_rows_settle_in_few_steps(n, n_wrong, gap):
+    logits = np.tile([gap, 0.0], (n, 1))
+    y = np.zeros(n, dtype=int)
+    y[:n_wrong] = 1
+    fitted = TemperatureScaling().fit(logits, y)
+    assert fitted.converged_
+    assert fitted.temperature_ == pytest.approx(gap / np.log((n - n_wrong) / n_wrong), rel=1e-9)
+
+
+def test_separable_rows_stop_at_the_lower_bound_and_say_so():
+    y = np.arange(300) % 3
+    with pytest.warns(UserWarning, match=r"T = 0\.01.*predicted correctly"):
+        fitted = TemperatureScaling().fit(2.0 * np.eye(3)[y], y)
+    assert fitted.temperature_ == pytest.approx(0.01)
+    assert not fitted.converged_
+    assert "not converged" in fitted.note
+
+
+def test_logits_worse_than_chance_stop_at_the_upper_bound():
+    y = np.arange(300) % 3
+    with pytest.warns(UserWarning, match=r"T = 100.*uninformative"):
+        fitted = TemperatureScaling().fit(-2.0 * np.eye(3)[y], y)
+    assert fitted.temperature_ == 100.0
+    assert not fitted.converged_
+
+
+def test_flat_rows_leave_the_temperature_at_one():
+    fitted = TemperatureScaling().fit(np.full((200, 3), 7.0), np.arange(200) % 3)
+    assert (fitted.temperature_, fitted.converged_) == (1.0, True)
+
+
+def test_the_predicted_labels_stay(calibrated_rows):
+    logits, y = calibrated_rows(1000, 4)
+    probs = TemperatureScaling().fit(5 * logits, y).predict_proba(5 * logits)
+    np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
+
+
+def test_the_nll_is_least_among_neighbours(calibrated_rows):
+    logits, y = calibrated_rows(2000, 3)
+
+    def nll(t):
+        z = logits / t
+        return (logsumexp(z, axis=1) - z[np.arange(len(y)), y]).mean()
+
+    fitted = TemperatureScaling().fit(logits, y).temperature_
+    assert nll(fitted) <= minimize_scalar(nll, bounds=(0.1, 10), method="bounded").fun + 1e-12
+
+
+def test_the_grid_takes_the_best_of_the_authors_thirteen(calibrated_rows):
+    assert AUTHORS_GRID == (0.1, 0.5, 0.8, 0.9, 1, 1.1, 1.25, 1.5, 1.75, 2, 2.25, 2.5, 3)
+    logits, y = calibrated_rows(3000, 3)
+    fitted = TemperatureGrid().fit(2.9 * logits, y)
+
+    def ece(t):
+        probs = softmax(2.9 * logits / t, axis=1)
+        confidence, hit = probs.max(axis=1), probs.argmax(axis=1) == y
+        total = 0.0
+        for low in np.arange(20) / 20:
+            inside = (confidence >= low) & ((confidence < low + 0.05) | (low == 0.95))
+            total += abs((hit[inside] - confidence[inside]).sum()) / len(y)
+        return total
+
+    assert fitted.temperature_ == min(AUTHORS_GRID, key=ece)
+
+
+def test_few_steps_are_taken(calibrated_rows, monkeypatch):
+    """The speed of the fit is its number of passes over all rows."""
+    from ebmcal.calibration import temperature
+
+    passes = []
+    moments = temperature._moments
+    monkeypatch.setattr(temperature, "_moments", lambda z, b: passes.append(z.shape[1]) or moments(z, b))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        TemperatureScaling().fit(*calibrated_rows(100_000, 3))
+    assert passes.count(100_000) <= 4

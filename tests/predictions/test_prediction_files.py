@@ -1,0 +1,211 @@
+"""Prediction files as people have them: separators, rounding, BOMs, pipes, votes, odd arrays, unequal columns."""
+
+import io
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ebmcal import EbmcalError, Predictions
+
+PROBS = [[0.93, 0.07], [0.4, 0.6]]
+SHARES = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]
+
+
+def check(predictions):
+    assert predictions.label_names == ("ham", "spam")
+    assert predictions.labels.tolist() == [0, 1]
+    np.testing.assert_allclose(predictions.probs, PROBS)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "label;prob_ham;prob_spam\nham;0.93;0.07\nspam;0.40;0.60\n",
+        "label;prob_ham;prob_spam\nham;0,93;0,07\nspam;0,40;0,60\n",
+        "label\tprob_ham\tprob_spam\nham\t0.93\t0.07\nspam\t0.40\t0.60\n",
+        "\ufefflabel,prob_ham,prob_spam\r\nham,0.93,0.07\r\nspam,0.40,0.60\r\n",
+    ],
+)
+def test_separators_and_byte_order_marks(content, tmp_path, monkeypatch):
+    path = tmp_path / "p.csv"
+    path.write_text(content, encoding="utf-8", newline="")
+    check(Predictions.read(path))
+    check(Predictions.read(path.rename(tmp_path / "p.tsv")))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+    check(Predictions.read("-"))
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
+def test_csv_of_a_spreadsheet(encoding, tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("label,prob_ham,prob_spam\nham,0.93,0.07\nspam,0.40,0.60\n", encoding=encoding)
+    check(Predictions.read(path))
+
+
+ROWS = [{"label": "ham", "prob_ham": 0.93, "prob_spam": 0.07}, {"label": "spam", "prob_ham": 0.4, "prob_spam": 0.6}]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig"])
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("p.json", json.dumps(ROWS)),
+        ("p.json", json.dumps({"label": ["ham", "spam"], "prob_ham": [0.93, 0.4], "prob_spam": [0.07, 0.6]})),
+        ("p.json", "\n".join(map(json.dumps, ROWS))),
+        ("p.jsonl", "\n".join(map(json.dumps, ROWS))),
+    ],
+)
+def test_json_with_and_without_a_byte_order_mark(name, content, encoding, tmp_path):
+    (tmp_path / name).write_text(content, encoding=encoding)
+    check(Predictions.read(tmp_path / name))
+
+
+def test_json_of_something_else_is_refused(tmp_path):
+    (tmp_path / "p.json").write_text("[1]")
+    with pytest.raises(EbmcalError, match="expected a list of JSON objects, or an object of columns"):
+        Predictions.read(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"label": ["a", "b"], "prob_a": [1.0, 0.0], "prob_b": [0.0]},
+        {"label": ["a"], "prob_a": [1.0, 0.0], "prob_b": [0.0, 1.0]},
+        {"label": ["a", "b"], "prob_a": [1.0, 0.0], "prob_b": [0.0, 1.0], "energy": [1.0]},
+    ],
+)
+def test_columns_of_unequal_length_are_named(columns, tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps(columns))
+    with pytest.raises(EbmcalError, match=r"columns differ in length: 'label' has \d rows and '\w+' has \d"):
+        Predictions.read(tmp_path / "p.json")
+
+
+@pytest.mark.parametrize("text", ["one\rtwo", "\r", "a\r\nb", 'say "x"\r', "=1+1"])
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "npz"])
+def test_carriage_returns_in_texts_survive(text, suffix, tmp_path):
+    Predictions([0, 1], ("a", "b"), probs=[[1, 0], [0, 1]], texts=[text, "plain"]).write(tmp_path / f"p.{suffix}")
+    assert Predictions.read(tmp_path / f"p.{suffix}").texts == [text, "plain"]
+
+
+def test_rounded_probabilities(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text("label,prob_a,prob_b,prob_c\n" + "a,0.33,0.33,0.33\nb,0.1,0.5,0.4\n" * 10)
+    with pytest.raises(EbmcalError, match=r"sums to 0.99.*--normalize"):
+        Predictions.read(path)
+    np.testing.assert_allclose(Predictions.read(path, normalize=True).probs.sum(axis=1), 1)
+    path.write_text("label,prob_a,prob_b,prob_c\na,0.9,0.8,0.33\n")
+    with pytest.raises(EbmcalError, match=r"sums to 2.03; rounding moves the sum of 3 classes by at most 0.03"):
+        Predictions.read(path, normalize=True)
+
+
+def test_numbers_as_labels_of_named_classes_are_explained_or_refused(tmp_path):
+    """0 may be the first column or the first name: if these are the same there is a warning, else an error."""
+    path = tmp_path / "p.csv"
+    path.write_text("label,logit_no,logit_yes\n0,2,-2\n1,-2,2\n")
+    with pytest.warns(UserWarning, match="read as 0 = no, 1 = yes"):
+        assert Predictions.read(path).labels.tolist() == [0, 1]
+    path.write_text("label,logit_yes,logit_no\n1,2,-2\n0,-2,2\n")
+    with pytest.raises(EbmcalError, match=r"0 may be 'yes', the first column, or 'no'.*Write the names"):
+        Predictions.read(path)
+
+
+def test_one_class_column_is_named(tmp_path):
+    (tmp_path / "p.csv").write_text("label,prob_1\n1,0.9\n0,0.2\n")
+    with pytest.raises(EbmcalError, match=r"row 1 is 0, but there is only one class column \(1\)"):
+        Predictions.read(tmp_path / "p.csv")
+
+
+def test_a_file_without_labels_is_read_if_that_is_allowed(tmp_path):
+    (tmp_path / "p.csv").write_text("prob_a,prob_b\n0.5,0.5\n")
+    with pytest.raises(EbmcalError, match="no column 'label'"):
+        Predictions.read(tmp_path / "p.csv")
+    assert Predictions.read(tmp_path / "p.csv", labels_required=False).labels.tolist() == [-1]
+
+
+def test_error_rows_of_predict_are_dropped_with_a_warning(tmp_path):
+    (tmp_path / "p.csv").write_text("label,prob_a,prob_b,error\na,1,0,\n,,,line 2: empty\n")
+    with pytest.warns(UserWarning, match="1 row has an error and is left out"):
+        assert Predictions.read(tmp_path / "p.csv").n_rows == 1
+    (tmp_path / "p.csv").write_text("label,prob_a,prob_b,error\n,,,line 2: empty\n")
+    with pytest.raises(EbmcalError, match="only error rows; the first: line 2: empty"):
+        Predictions.read(tmp_path / "p.csv")
+
+
+def test_forty_thousand_classes_are_read_quickly(tmp_path):
+    names = [f"c{i}" for i in range(40_000)]
+    content = {"label": ["c7", "c8"], **{f"logit_{name}": [0.0, 1.0] for name in names}}
+    (tmp_path / "p.json").write_text(json.dumps(content))
+    p = Predictions.read(tmp_path / "p.json", label_names=names[::-1])  # quadratic checks would take a minute
+    assert p.predicted_labels.tolist() == ["c39999", "c39999"]
+    assert p.labels.tolist() == [39_992, 39_991]
+
+
+def test_a_class_column_that_the_file_does_not_declare_is_refused(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    p = Predictions([0, 1], ("a", "b"), probs=[[1, 0], [0, 1]])
+    p.write(tmp_path / "p.parquet")
+    table = pq.read_table(tmp_path / "p.parquet")
+    pq.write_table(table.append_column("prob_c", pa.array([0.0, 0.0])), tmp_path / "p.parquet")
+    with pytest.raises(EbmcalError, match="'prob_c' is not one of the classes a, b"):
+        Predictions.read(tmp_path / "p.parquet")
+
+
+def votes(path, column):
+    probs = [{"prob_no": 0.5, "prob_yes": 0.5}] * len(column)
+    path.write_text("\n".join(json.dumps(p | {"labels": c}) for p, c in zip(probs, column, strict=True)))
+    return path
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        [["yes", "yes", "yes", "no"], ["no"], ["no", "yes"]],
+        [{"yes": 3, "no": 1}, {"no": 5}, {"no": 0.5, "yes": 0.5}],
+    ],
+)
+def test_votes_in_a_column_give_shares_and_a_majority(tmp_path, column):
+    found = Predictions.read(votes(tmp_path / "p.jsonl", column))
+    np.testing.assert_allclose(found.human, SHARES)
+    assert found.labels.tolist() == [1, 0, 0]  # of a tie the first class
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl", "npz"])
+def test_every_format_keeps_human_labels(tmp_path, suffix):
+    p = Predictions([1, 0, 0], ("no", "yes"), probs=[[0.5, 0.5]] * 3, human=np.array(SHARES) * 4)
+    p.write(tmp_path / f"p.{suffix}")
+    found = Predictions.read(tmp_path / f"p.{suffix}")
+    np.testing.assert_allclose(found.human, SHARES)
+    np.testing.assert_allclose(found.reorder(("yes", "no")).rows([2, 0]).human, [[0.5, 0.5], [0.75, 0.25]])
+
+
+@pytest.mark.parametrize(
+    ("column", "words"),
+    [
+        ([["no"], ["nein"]], r"column 'labels', row 1: Unknown class 'nein'"),
+        ([{"no": 1}, {"no": "many"}], r"column 'labels', row 1 is many; expected a number"),
+        ([["no"], 3], r"column 'labels', row 1 is 3; expected a list of labels or counts"),
+        ([["no"], []], "every row needs at least one human label"),
+    ],
+)
+def test_bad_votes_are_named(tmp_path, column, words):
+    with pytest.raises(EbmcalError, match=words):
+        Predictions.read(votes(tmp_path / "p.jsonl", column))
+
+
+def test_a_missing_column_of_human_labels_is_named(tmp_path):
+    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_no\nno,0.5,0.5,1\n")
+    with pytest.raises(EbmcalError, match="'human_no' but no 'human_yes'"):
+        Predictions.read(tmp_path / "p.csv")
+
+
+def test_counts_of_human_labels_in_an_npz_are_not_bfloat16(tmp_path):
+    arrays = {"probs": np.full((2, 2), 0.5), "labels": [0, 1]}
+    np.savez(tmp_path / "p.npz", **arrays, human=np.array([[3, 1], [0, 5]], dtype=np.uint16))
+    np.testing.assert_allclose(Predictions.read(tmp_path / "p.npz").human, [[0.75, 0.25], [0, 1]])
+    np.savez(tmp_path / "p.npz", **arrays, human=np.ones((2, 3)))
+    with pytest.raises(EbmcalError, match="'human' has 3 columns for 2 classes"):
+        Predictions.read(tmp_path / "p.npz")
