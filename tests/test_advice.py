@@ -1,15 +1,17 @@
-"""The advice at the end of a run: from calibration rows, for models that are over-, under- and well confident."""
+"""The advice at the end of a run, from calibration or out-of-fold rows, for models with different calibration."""
+
+import json
 
 import numpy as np
 import pytest
 
-from ebmcal.advice import advise, candidates, cautions, choose, sentences
-from ebmcal.predictions import Predictions
-from ebmcal.runfolder import Cell, RunFolder
+from ebmcal import Predictions
+from ebmcal.advice import ConfidenceGap, confidence_gap, recommend
+from ebmcal.run_dir import Trial
 
 
 def draw(scale, n=2000, seed=0, quality=1.0):
-    """Rows of a two-class model that is calibrated when `scale` is 1 and overconfident above."""
+    """Rows of a two-class model that is calibrated at scale 1 and overconfident above."""
     rng = np.random.default_rng(seed)
     true = rng.normal(0, 2, n)
     labels = (rng.random(n) < 1 / (1 + np.exp(-true))).astype(int)
@@ -18,127 +20,169 @@ def draw(scale, n=2000, seed=0, quality=1.0):
     return Predictions(labels, ("no", "yes"), logits=logits, ids=[f"r{i}" for i in range(n)])
 
 
-def advice_for(**runs):
-    found = [c for method, rows in runs.items() for c in candidates(method, [rows])]
-    chosen = choose(found)
-    return chosen, sentences(found, chosen, largest_class=0.5)
+def perfect(n=40):
+    """All rows correct, so the temperature goes to its lower bound."""
+    rows = draw(1.0, n=n)
+    return rows.replace(logits=np.eye(2)[rows.labels])
+
+
+def advice_for(split="calibration", test=None, **methods):
+    """The advice for one seed of each method, or several given as a list."""
+    runs = {m: rows if isinstance(rows, list) else [rows] for m, rows in methods.items()}
+    trials = {Trial(m, s): {split: rows} for m, seeds in runs.items() for s, rows in enumerate(seeds, start=1)}
+    return recommend({t: splits | ({"test": test} if test else {}) for t, splits in trials.items()})
 
 
 @pytest.mark.parametrize(
-    ("scale", "words"), [(3.0, "is overconfident"), (0.3, "is underconfident"), (1.0, "neither over- nor under")]
-)
-def test_the_confidence_of_the_baseline_is_said(scale, words):
-    _, said = advice_for(baseline=draw(scale))
-    assert words in said[0]
-
-
-def test_temperature_is_chosen_where_it_helps_and_the_better_model_wins():
-    chosen, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
-    assert chosen.title == "hidden + temperature (dev)"
-    assert chosen.temperature == pytest.approx(2.0, rel=0.15)
-    assert "Use hidden + temperature (dev)" in said[1]
-    assert said[2].startswith("hidden helped")
-
-
-@pytest.mark.parametrize(
-    ("runs", "is_said"),
+    ("scale", "words"),
     [
-        ({"hidden-smoothing": 1.5}, True),
-        ({"hidden-smoothing": 1.0}, False),
-        ({"hidden-smoothing": 1.5, "hidden-entropy": 1.2}, False),
-        ({"label-smoothing": 1.5}, False),
+        (3.0, "baseline is overconfident by"),
+        (0.3, "baseline is underconfident by"),
+        (1.0, "baseline: no clear miscalibration on 2,000 calibration rows"),
     ],
 )
-def test_what_calibrates_further_is_named_where_the_energy_was_not_enough(runs, is_said):
-    _, said = advice_for(baseline=draw(4.0), **{method: draw(scale) for method, scale in runs.items()})
-    assert any("try --methods hidden-entropy" in sentence for sentence in said) == is_said
+def test_the_confidence_of_the_baseline(scale, words):
+    sentence = advice_for(baseline=draw(scale)).sentences[0]
+    assert words in sentence
+    assert ("corrects it" in sentence) == ("confident by" in sentence)
+    assert ("Training longer" in sentence) == ("underconfident" in sentence)
 
 
-def test_a_difference_within_the_noise_is_called_none():
+def test_few_rows_do_not_prove_miscalibration():
+    # 26 rows, mean confidence 95%, accuracy 96%: not overconfident, whatever the fitted temperature is.
+    labels = np.array([0] * 25 + [1])
+    rows = Predictions(labels, ("no", "yes"), probs=np.tile([0.95, 0.05], (26, 1)))
+    assert confidence_gap(rows.labels, rows.probs).verdict is None
+    sentences = advice_for(baseline=rows).sentences
+    assert not any("confident by" in sentence for sentence in sentences)
+
+
+def test_correct_rows_alone_do_not_prove_underconfidence():
+    probs = np.tile([0.97, 0.03], (30, 1))
+    assert confidence_gap(np.zeros(30, int), probs).verdict is None
+    assert confidence_gap(np.zeros(3000, int), np.tile([0.97, 0.03], (3000, 1))).verdict == "underconfident"
+
+
+def test_a_single_row_has_no_verdict():
+    assert confidence_gap(np.array([1]), np.array([[0.99, 0.01]])).verdict is None
+
+
+def test_the_verdict_has_its_false_alarm_rate():
+    alarms = 0
+    for seed in range(400):
+        rows = draw(1.0, n=60, seed=seed)
+        alarms += confidence_gap(rows.labels, rows.probs).verdict is not None
+    assert alarms / 400 < 0.075
+
+
+def test_verdicts_state_the_size_and_the_rows():
+    text = ConfidenceGap(0.953, 0.784, 0.025, 600).describe("mine", "test rows")
+    assert text == (
+        "mine is overconfident by 16.9 ± 2.5 points: mean confidence 95.3%, accuracy 78.4% on 600 test rows."
+    )
+
+
+def test_temperature_is_chosen_if_it_helps_and_the_better_model_wins():
+    advice = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
+    assert (advice.trial, advice.calibrator) == (Trial("hidden", 1), "temperature (dev)")
+    assert advice.evidence[0]["temperature"] == pytest.approx(2.0, rel=0.15)
+    assert advice.sentences[1].startswith("Use hidden + temperature (dev). On 2,000 calibration rows")
+    assert "(baseline: " in advice.sentences[1]
+    assert "Without temperature, hidden helped compared with baseline" in advice.sentences[2]
+    assert "on the calibration rows" in advice.sentences[2]
+
+
+def test_out_of_fold_rows_are_preferred_and_named():
+    advice = advice_for("out_of_fold", baseline=draw(3.0))
+    assert (advice.calibrator, advice.rows) == ("temperature (cross-fit)", "out-of-fold")
+    assert "on 2,000 out-of-fold rows" in advice.sentences[0]
+    both = {Trial("baseline", 1): {"calibration": draw(1.0), "out_of_fold": draw(3.0), "test": draw(1.0)}}
+    assert recommend(both).calibrator == "temperature (cross-fit)"
+
+
+def test_the_simpler_of_two_equals_is_chosen():
     rows = draw(1.5)
-    jitter = np.random.default_rng(1).normal(0, 0.3, rows.logits.shape)
-    other = Predictions(rows.labels, rows.label_names, logits=rows.logits + jitter, ids=rows.ids)
-    _, said = advice_for(baseline=rows, hidden=other)
-    assert "made no difference that these rows can show" in said[2] or said[2].startswith("hidden hurt")
-    chosen, said = advice_for(baseline=rows, hidden=rows)
-    assert "made no difference that these rows can show" in said[2]
-    assert chosen.method == "baseline"  # the simpler of two equals
-
-
-def test_a_temperature_at_its_bound_is_not_advised():
-    sure = draw(1.0, n=40)
-    right = Predictions(sure.labels, ("no", "yes"), logits=np.eye(2)[sure.labels], ids=sure.ids)  # T runs to 0
-    chosen, said = advice_for(baseline=right)
-    assert chosen.title == "baseline"
-    assert "ran to its bound" in said[0]
-
-
-def test_nothing_learned_is_said_in_place_of_advice():
-    rows = draw(1.0)
-    flat = Predictions(rows.labels, ("no", "yes"), logits=np.zeros_like(rows.logits), ids=rows.ids)
-    found = candidates("baseline", [flat])
-    said = sentences(found, choose(found), largest_class=0.55)
-    assert "nothing was learned yet" in said[0]
-    assert not any(line.startswith("Use ") for line in said)
-
-
-def test_advice_of_a_run_folder_reads_the_calibration_split_alone(tmp_path):
-    folder = RunFolder(tmp_path)
-    cells = [Cell("baseline", 1), Cell("baseline", 2), Cell("hidden", 1)]
-    for cell, scale in zip(cells, (3.0, 2.5, 1.0), strict=True):
-        path = folder.predictions(cell, "calibration")
-        path.parent.mkdir(parents=True)
-        draw(scale, n=300, seed=5).write(path)
-    found = advise(folder, cells)
-    assert found["n_rows"] == 300
-    assert found["candidates"][0]["row"].startswith("hidden")
-    assert found["chosen"].startswith("hidden")
-    assert found["candidates"][-1]["row"] == "baseline"
-
-
-def test_no_labels_no_advice(tmp_path):
-    folder, cell = RunFolder(tmp_path), Cell("baseline", 1)
-    path = folder.predictions(cell, "calibration")
-    path.parent.mkdir(parents=True)
-    rows = draw(1.0, n=4)
-    rows.write(path)
-    assert advise(folder, [cell]) is None
-
-
-def test_rows_of_one_class_advise_nothing(tmp_path):
-    folder, cell = RunFolder(tmp_path), Cell("baseline", 1)
-    rows = draw(1.0, n=300)
-    path = folder.predictions(cell, "calibration")
-    path.parent.mkdir(parents=True)
-    rows.rows(np.flatnonzero(rows.labels == 1)).write(path)
-    found = advise(folder, [cell], not_fitted={"temperature (dev)": "why not", "isotonic (dev)": "why not"})
-    assert found["chosen"] is None
-    assert "All calibration rows are of one class (yes)" in found["sentences"][0]
-    assert found["sentences"][1] == "temperature (dev), isotonic (dev) left out: why not"
-
-
-def test_how_far_off_and_what_it_costs_are_said():
-    _, said = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
-    assert "% sure on average and right in" in said[0]
-    assert "against baseline)" in said[1]
-    _, said = advice_for(baseline=draw(3.0))
-    assert "as without it" in said[1]
-
-
-def test_cautions_name_what_makes_the_figures_weak():
-    rows = draw(1.0, n=60)
-    found = candidates("baseline", [rows])
-    assert cautions(found, rows.labels, rows.label_names, n_test=5000)[0].startswith("60 calibration rows are few")
-    lacking = cautions(found, np.arange(400) % 2, ("no", "yes", "maybe"), n_test=5000)
-    assert "the label maybe" in lacking[0]
-    few = cautions(found, np.arange(400) % 2, ("no", "yes"), n_test=90)
-    assert "90 test rows are few for 20 bins" in few[0]
-    right = Predictions(rows.labels, ("no", "yes"), logits=np.eye(2)[rows.labels], ids=rows.ids)  # T runs to 0
-    bound = cautions(candidates("hidden", [right]), np.arange(400) % 2, ("no", "yes"), None)
-    assert "The temperature of hidden ran to its bound" in bound[0]
+    advice = advice_for(baseline=rows, hidden=rows)
+    assert advice.trial.method == "baseline"
+    assert "made no clear difference" in advice.sentences[2]
 
 
 def test_seeds_that_disagree_are_no_evidence():
-    runs = [draw(scale, seed=3) for scale in (1.0, 2.0, 4.0)]
-    base = candidates("baseline", [draw(2.0, seed=3)] * 3)
-    assert "made no difference" in sentences([*base, *candidates("hidden", runs)], base[0], 0.5)[2]
+    base, runs = [draw(2.0, seed=3)] * 3, [draw(scale, seed=3) for scale in (1.0, 2.0, 4.0)]
+    advice = advice_for(baseline=base, hidden=runs)
+    assert "made no clear difference" in advice.sentences[2]
+    assert advice.trial.seed == 1
+
+
+def test_rows_are_matched_by_id():
+    rows = draw(3.0)
+    shuffled = rows.rows(np.random.default_rng(0).permutation(1500))
+    advice = advice_for(baseline=rows, hidden=shuffled)
+    assert advice.n_rows == 1500
+    assert "hidden made no clear difference compared with baseline: NLL +0.000 ± 0.000" in advice.sentences[2]
+
+
+def test_rows_with_repeated_ids_are_all_used():
+    rows = draw(3.0).replace(ids=["same"] * 2000)
+    advice = advice_for(baseline=rows)
+    assert advice.n_rows == 2000
+    assert advice.evidence[-1]["nll"] == pytest.approx(advice_for(baseline=draw(3.0)).evidence[-1]["nll"])
+
+
+def test_a_temperature_at_its_bound_is_not_recommended():
+    advice = advice_for(baseline=perfect())
+    assert advice.calibrator is None
+    assert "the fit reached its bound" in advice.sentences[0]
+    assert any("The temperature of baseline reached its bound" in s for s in advice.sentences)
+
+
+def test_models_that_learned_nothing():
+    rows = draw(1.0)
+    advice = advice_for(baseline=rows.replace(logits=np.zeros_like(rows.logits)))
+    assert "No model is more accurate than always predicting the most frequent class" in advice.sentences[0]
+    assert not any(line.startswith("Use ") for line in advice.sentences)
+
+
+@pytest.mark.parametrize(
+    ("rows", "words"),
+    [
+        (draw(1.0, n=4), "4 calibration rows are too few to recommend a model"),
+        (draw(1.0, n=300).rows(draw(1.0, n=300).labels == 1), "All calibration rows have the label yes"),
+        (draw(1.0, n=30).replace(labels=np.full(30, -1)), "No calibration row has a label"),
+    ],
+)
+def test_rows_that_allow_no_recommendation(rows, words):
+    advice = advice_for(baseline=rows, hidden=rows)
+    assert words in advice.sentences[0]
+    assert (advice.trial, advice.calibrator, advice.evidence) == (Trial("baseline", 1), None, ())
+
+
+def test_without_calibration_rows_there_is_no_recommendation():
+    advice = advice_for("train", baseline=draw(1.0))
+    assert "There are no calibration rows" in advice.sentences[0]
+    assert advice.calibrator is None
+
+
+def test_cautions():
+    few = advice_for(baseline=draw(1.0, n=60), test=draw(1.0, n=90)).sentences
+    assert any("60 calibration rows are few" in sentence for sentence in few)
+    assert any("90 test rows are few for 20 bins" in sentence for sentence in few)
+    rows = draw(1.0)
+    three = Predictions(rows.labels, ("no", "yes", "maybe"), probs=np.c_[rows.probs * 0.9, np.full(2000, 0.1)])
+    assert any("No calibration row has the label maybe" in s for s in advice_for(baseline=three).sentences)
+    enough = advice_for(baseline=rows, test=draw(1.0, n=5000)).sentences
+    assert not any("few" in sentence for sentence in enough)
+
+
+def test_calibrators_that_could_not_be_fitted_are_listed():
+    trials = {Trial("baseline", 1): {"calibration": draw(1.0)}}
+    advice = recommend(trials, not_fitted={"isotonic (dev)": "too few rows."})
+    assert advice.sentences[-1] == "isotonic (dev) could not be fitted: too few rows."
+
+
+def test_the_advice_is_json():
+    advice = advice_for(baseline=draw(3.0))
+    document = json.loads(json.dumps(advice.to_json(), allow_nan=False))
+    assert document["trial"] == "baseline-seed1"
+    assert document["evidence"][0]["calibrator"] == "temperature (dev)"
+    assert (document["rows"], document["n_rows"]) == ("calibration", 2000)

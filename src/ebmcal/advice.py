@@ -1,259 +1,309 @@
-"""What a person should do with the models of a run, in three sentences, from the calibration split alone.
+"""Recommendations in sentences: is a model over- or underconfident, and which model and calibrator of a run to use.
 
-Is the baseline over- or underconfident, which row of the table to use, and did energy training help. The choice is by
-cross-validated negative log-likelihood on the calibration rows: test rows are for judging, not for choosing.
+`recommend` uses calibration rows or out-of-fold predictions only: test rows are for evaluation, not for selection.
+The criterion is the cross-validated negative log-likelihood; a simpler model wins unless it is clearly worse.
 """
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
-from scipy.special import log_softmax
+from scipy.special import log_softmax, stdtrit
 
-from ebmcal.calibrators import TemperatureScaling
-from ebmcal.calibrators.base import logits_in
-from ebmcal.metrics.comparing import Spread
-from ebmcal.metrics.registry import N_BINS
+from ebmcal.calibration.layout import logits_in
+from ebmcal.calibration.temperature import fit_temperature
+from ebmcal.errors import EbmcalError
+from ebmcal.metrics.calibration import N_BINS
+from ebmcal.metrics.classification import confidence_and_correct
+from ebmcal.metrics.comparison import StandardError
 from ebmcal.predictions import Predictions
-from ebmcal.runfolder import Cell, RunFolder
+from ebmcal.run_dir import Trial
 
-#: Rows that temperature is fitted on and judged on in turns.
-FOLDS = 5
+#: Split to select on, in this order → the name of its rows and the label of a calibrator fitted on it.
+SELECTION = {"out_of_fold": ("out-of-fold", "cross-fit"), "calibration": ("calibration", "dev")}
 
-#: A temperature between these is neither over- nor underconfident.
-CALM = (0.9, 1.1)
-
-#: A temperature beyond these has run to its bound: the rows do not say what it should be.
-BOUNDS = (0.02, 50.0)
-
-#: The energy method that lowers confidence most: first in the study with a small encoder, too much for a larger one.
-FURTHER = "hidden-entropy"
-
-#: Fewer calibration rows than this say little.
+#: The temperature is fitted and evaluated on these folds of the rows.
+N_FOLDS = 5
+#: A temperature beyond these reached its bound: the rows do not determine it.
+TEMPERATURE_BOUNDS = (0.02, 50.0)
+#: Fewer rows than this make a recommendation uncertain.
 FEW_ROWS = 100
 
-ONE_CLASS = (
-    "All calibration rows are of one class ({name}): nothing can be fitted on them, temperature included, and they do "
-    "not say which model to use. Give calibration rows of every class (--calibration)."
-)
+
+@dataclass(frozen=True)
+class ConfidenceGap:
+    """Mean confidence minus accuracy on some rows, with the margin of its 95% interval.
+
+    >>> gap = confidence_gap(np.zeros(100, dtype=int), np.tile([0.9, 0.1], (100, 1)))
+    >>> round(gap.difference, 3), gap.verdict
+    (-0.1, 'underconfident')
+    """
+
+    confidence: float
+    accuracy: float
+    margin: float
+    n_rows: int
+
+    @property
+    def difference(self) -> float:
+        return self.confidence - self.accuracy
+
+    @property
+    def verdict(self) -> str | None:
+        """ "overconfident" or "underconfident" if the difference is significant, otherwise None."""
+        if abs(self.difference) <= self.margin:
+            return None
+        return "overconfident" if self.difference > 0 else "underconfident"
+
+    def describe(self, name: str, rows: str = "rows") -> str:
+        """The verdict on a model as a sentence.
+
+        >>> ConfidenceGap(0.95, 0.96, 0.08, 26).describe("baseline")
+        'baseline: no clear miscalibration on 26 rows (mean confidence 95.0%, accuracy 96.0%).'
+        """
+        numbers = f"mean confidence {self.confidence:.1%}, accuracy {self.accuracy:.1%}"
+        if self.verdict is None:
+            return f"{name}: no clear miscalibration on {self.n_rows:,} {rows} ({numbers})."
+        size = f"{100 * abs(self.difference):.1f} ± {100 * self.margin:.1f} points"
+        return f"{name} is {self.verdict} by {size}: {numbers} on {self.n_rows:,} {rows}."
+
+
+def confidence_gap(labels: np.ndarray, probs: np.ndarray) -> ConfidenceGap:
+    """Compare the mean confidence with the accuracy of labels [n] and probabilities [n, C].
+
+    The standard error is the larger of two: that of the observed differences, and that of a calibrated model with these
+    confidences, so that rows that are all correct do not prove underconfidence.
+    """
+    confidence, correct = confidence_and_correct(labels, probs)
+    n = len(labels)
+    observed = float(np.var(confidence - correct, ddof=1)) if n > 1 else np.inf
+    calibrated = float((confidence * np.maximum(1 - confidence, 0.0)).mean())
+    margin = float(stdtrit(max(n - 1, 1), 0.975) * np.sqrt(max(observed, calibrated) / n))
+    return ConfidenceGap(float(confidence.mean()), float(correct.mean()), margin, n)
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The recommended trial and calibrator, the sentences for the user, and the numbers behind them."""
+
+    trial: Trial
+    calibrator: str | None  # such as "temperature (dev)"
+    sentences: tuple[str, ...]
+    evidence: tuple[Mapping[str, Any], ...] = ()  # one entry per candidate, best first
+    rows: str = "calibration"  # the rows that the choice is based on
+    n_rows: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """The advice as JSON values."""
+        return {
+            "trial": self.trial.name,
+            "calibrator": self.calibrator,
+            "sentences": list(self.sentences),
+            "evidence": [dict(entry) for entry in self.evidence],
+            "rows": self.rows,
+            "n_rows": self.n_rows,
+        }
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method, plain or with temperature: the losses [n] of the calibration rows, averaged over its seeds."""
+    """A method with or without temperature scaling; losses [n] of the rows, averaged over seeds."""
 
     method: str
-    with_temperature: bool
+    calibrator: str | None
     losses: np.ndarray
-    accuracy: float
+    by_seed: tuple[float, ...]  # NLL of each seed
     temperature: float
-    confidence: float = 0.0  # the mean of the largest probability, plain
-    by_seed: tuple[float, ...] = ()  # NLL of each seed
+    gap: ConfidenceGap  # of the uncalibrated first seed
+    accuracy: float
 
     @property
-    def title(self) -> str:
-        return f"{self.method} + temperature (dev)" if self.with_temperature else self.method
+    def name(self) -> str:
+        return f"{self.method} + {self.calibrator}" if self.calibrator else self.method
 
     @property
     def nll(self) -> float:
         return float(self.losses.mean())
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "row": self.title,
-            "nll": round(self.nll, 4),
-            "accuracy": round(self.accuracy, 4),
-            "temperature": round(self.temperature, 4),
-        }
+        numbers = {"nll": self.nll, "accuracy": self.accuracy, "temperature": self.temperature}
+        return {"model": self.method, "calibrator": self.calibrator, **{k: round(v, 4) for k, v in numbers.items()}}
 
 
-def advise(
-    folder: RunFolder,
-    cells: Sequence[Cell],
-    n_test: int | None = None,
-    not_fitted: Mapping[str, str] = MappingProxyType({}),
-) -> dict[str, Any] | None:
-    """Candidates, best first, the one to use, and sentences; None where no cell has enough calibration rows.
+def recommend(
+    predictions: Mapping[Trial, Mapping[str, Predictions]], *, not_fitted: Mapping[str, str] | None = None
+) -> Advice:
+    """Choose a trial and a calibrator from the out-of-fold or calibration rows of the trials of a run.
 
-    `n_test` is how many test rows there are, for the caution that they are few; `not_fitted` says of calibrators why
-    they have no row.
+    `predictions` maps each trial to its splits. `not_fitted` maps calibrators to the reason why they are missing.
     """
-    by_method: dict[str, list[Predictions]] = {}
-    for cell in cells:
-        rows = Predictions.read(folder.predictions(cell, "calibration")).labelled()
-        if rows.n_rows >= 2 * FOLDS:
-            by_method.setdefault(cell.method, []).append(rows)
-    if not by_method:
-        return None
-    first = next(iter(by_method.values()))[0]
-    lacking = [f"{', '.join(steps)} left out: {why}" for why, steps in _by_reason(not_fitted).items()]
-    if len(seen := np.unique(first.labels)) < 2:
-        said = [ONE_CLASS.format(name=first.label_names[seen[0]])]
-        return {"n_rows": first.n_rows, "chosen": None, "candidates": [], "sentences": said + lacking}
-    found = [candidate for method, runs in by_method.items() for candidate in candidates(method, runs)]
+    if not predictions:
+        raise EbmcalError("There are no trials to choose from.")
+    first, *_ = predictions
+    left_out = tuple(f"{name} could not be fitted: {reason}" for name, reason in (not_fitted or {}).items())
+    split = next((s for s in SELECTION if all(s in splits for splits in predictions.values())), None)
+    if split is None:
+        sentence = "There are no calibration rows, so no model can be recommended. Pass some (--calibration FILE)."
+        return Advice(first, None, (sentence, *left_out))
+    rows, suffix = SELECTION[split]
+    runs = _labelled_runs({trial: splits[split] for trial, splits in predictions.items()})
+    if not runs:
+        sentence = f"No {rows} row has a label, so no model can be recommended."
+        return Advice(first, None, (sentence, *left_out), rows=rows)
+    known = runs[first.method][0]
+    if problem := _unusable(known, rows):
+        return Advice(first, None, (problem, *left_out), rows=rows, n_rows=known.n_rows)
+    found = [c for method, seeds in runs.items() for c in make_candidates(method, seeds, f"temperature ({suffix})")]
     chosen = choose(found)
-    labels = first.labels
-    largest = float(np.bincount(labels).max() / len(labels))
-    return {
-        "n_rows": len(labels),
-        "chosen": chosen.title,
-        "candidates": [candidate.to_json() for candidate in sorted(found, key=lambda candidate: candidate.nll)],
-        "sentences": sentences(found, chosen, largest) + cautions(found, labels, first.label_names, n_test) + lacking,
-    }
+    n_test = next((splits["test"].n_rows for splits in predictions.values() if "test" in splits), None)
+    sentences = (*_sentences(found, chosen, known.labels, rows), *_cautions(found, known, rows, n_test), *left_out)
+    trial = next(trial for trial in predictions if trial.method == chosen.method)
+    evidence = tuple(c.to_json() for c in sorted(found, key=lambda c: c.nll))
+    return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows)
 
 
-def _by_reason(not_fitted: Mapping[str, str]) -> dict[str, list[str]]:
-    found: dict[str, list[str]] = {}
-    for step, why in not_fitted.items():
-        found.setdefault(why, []).append(step)
-    return found
+def _labelled_runs(predictions: Mapping[Trial, Predictions]) -> dict[str, list[Predictions]]:
+    """Method → the predictions of its seeds, for the labelled rows that all trials share, in the same order."""
+    first, *others = predictions.values()
+    if all(np.array_equal(first.ids, other.ids) for other in others):  # also right if ids repeat
+        places = [np.flatnonzero(first.labels >= 0)] * len(predictions)
+    else:
+        shared = set.intersection(*(set(p.ids[p.labels >= 0].tolist()) for p in predictions.values()))
+        order = [i for i in first.ids.tolist() if i in shared]
+        positions = [{row_id: i for i, row_id in enumerate(p.ids.tolist())} for p in predictions.values()]
+        places = [np.array([found[i] for i in order]) for found in positions]
+    runs: dict[str, list[Predictions]] = {}
+    for (trial, rows), place in zip(predictions.items(), places, strict=True):
+        if len(place):
+            runs.setdefault(trial.method, []).append(rows.rows(place))
+    return runs
+
+
+def _unusable(known: Predictions, rows: str) -> str | None:
+    """Why nothing can be chosen on these rows; None if it can."""
+    seen = np.unique(known.labels)
+    if len(seen) < 2:
+        return (
+            f"All {rows} rows have the label {known.label_names[seen[0]]}: no calibrator can be fitted and no model "
+            "recommended. Pass calibration rows of every class (--calibration FILE)."
+        )
+    if known.n_rows < 2 * N_FOLDS:
+        return f"{known.n_rows} {rows} rows are too few to recommend a model; at least {2 * N_FOLDS} are needed."
+    return None
 
 
 def choose(found: Sequence[Candidate]) -> Candidate:
-    """The first, in the order given, that these rows cannot tell from the best: the simpler of two equals."""
-    best = min(found, key=lambda candidate: candidate.nll)
-    return next(candidate for candidate in found if gap(candidate, best)[0] <= gap(candidate, best)[1])
+    """The first candidate, in the given order, that is not clearly worse than the best: the simpler of two equals."""
+    best = min(found, key=lambda c: c.nll)
+    return next(c for c in found if compare_nll(c, best)[0] <= compare_nll(c, best)[1])
 
 
-def gap(one: Candidate, other: Candidate) -> tuple[float, float]:
-    """Mean difference in NLL on the same rows, and how large it must be to be more than chance of rows and seeds."""
+def compare_nll(one: Candidate, other: Candidate) -> tuple[float, float]:
+    """The difference in NLL on the same rows, and the margin of its 95% interval over rows and seeds."""
     difference = one.losses - other.losses
-    paired = len(one.by_seed) == len(other.by_seed)
-    seeds = [a - b for a, b in zip(one.by_seed, other.by_seed, strict=True)] if paired else []
-    spread = Spread.of_variances(float(difference.var(ddof=1)) / len(difference), seeds, len(difference))
-    return float(difference.mean()), spread.reach(0.95)
+    is_paired = len(one.by_seed) == len(other.by_seed)
+    seeds = [a - b for a, b in zip(one.by_seed, other.by_seed, strict=True)] if is_paired else []
+    variance = float(difference.var(ddof=1)) / len(difference)
+    return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin(0.95)
 
 
-def candidates(method: str, runs: Sequence[Predictions]) -> list[Candidate]:
-    """A method plain and with temperature, each seed by itself, averaged."""
-    plain = [_losses(logits_in(run), run.labels) for run in runs]
-    fits = [_cross_validated(logits_in(run), run.labels) for run in runs]
+def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) -> list[Candidate]:
+    """A method as trained and, if its temperature could be fitted, with temperature scaling."""
+    logits = [logits_in(rows).astype(np.float64, copy=False) for rows in seeds]
+    plain = [_losses(z, rows.labels) for z, rows in zip(logits, seeds, strict=True)]
+    fits = [_cross_validated(z, rows.labels) for z, rows in zip(logits, seeds, strict=True)]
     temperature = float(np.mean([t for _, t in fits]))
-    accuracy = float(np.mean([(run.predicted() == run.labels).mean() for run in runs]))
-    confidence = float(np.mean([run.probabilities().max(axis=1).mean() for run in runs]))
+    gap = confidence_gap(seeds[0].labels, seeds[0].probs)
+    accuracy = float(np.mean([(rows.predicted == rows.labels).mean() for rows in seeds]))
 
-    def candidate(with_temperature: bool, losses: Sequence[np.ndarray]) -> Candidate:
+    def candidate(name: str | None, losses: Sequence[np.ndarray]) -> Candidate:
         by_seed = tuple(float(each.mean()) for each in losses)
-        mean = np.mean(losses, axis=0)
-        return Candidate(method, with_temperature, mean, accuracy, temperature, confidence, by_seed)
+        return Candidate(method, name, np.mean(losses, axis=0), by_seed, temperature, gap, accuracy)
 
-    found = [candidate(False, plain)]
-    if all(is_inside(t) for _, t in fits):
-        found.append(candidate(True, [losses for losses, _ in fits]))
-    return found
+    is_fitted = all(_is_inside(t) for _, t in fits)
+    return [candidate(None, plain)] + ([candidate(calibrator, [losses for losses, _ in fits])] if is_fitted else [])
 
 
-def is_inside(temperature: float) -> bool:
-    """Whether a temperature has stayed off its bounds."""
-    return BOUNDS[0] < temperature < BOUNDS[1]
-
-
-def sentences(found: Sequence[Candidate], chosen: Candidate, largest_class: float) -> list[str]:
-    """What the candidates mean for a person."""
-    base = next((c for c in found if c.title == "baseline"), None)
-    if max(c.accuracy for c in found) <= largest_class:
-        said = [
-            f"No model is right more often than the largest class ({largest_class:.3f} of the calibration rows): "
-            "nothing was learned yet. Train longer (--epochs) or on more rows before you look at calibration."
+def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray, rows: str) -> list[str]:
+    largest = float(np.bincount(labels).max() / len(labels))
+    if max(c.accuracy for c in found) <= largest:
+        return [
+            f"No model is more accurate than always predicting the most frequent class ({largest:.1%} of the {rows} "
+            "rows). Train longer (--epochs) or on more rows before looking at calibration."
         ]
-    else:
-        said = [_confidence(base or chosen)]
-        beside = f" against {base.nll:.3f} of {base.title}" if base and base is not chosen else ""
-        said.append(
-            f"Use {chosen.title}: cross-validated NLL {chosen.nll:.3f}{beside} on {len(chosen.losses):,} calibration "
-            f"rows, {_cost(chosen, base)}; nothing simpler does as well."
-        )
-        others = [c for c in found if not c.with_temperature and c.method != "baseline"]
-        said += [_effect(min(others, key=lambda c: c.nll), base)] if base and others else []
-        said += _further(others)
-    return said
+    base = next((c for c in found if c.name == "baseline"), None)
+    sentences = [_confidence(base or chosen, rows)]
+    reference = f" ({base.name}: {base.nll:.3f})" if base and base is not chosen else ""
+    change = f" ({chosen.accuracy - base.accuracy:+.3f})" if base and chosen.method != base.method else ""
+    sentences.append(
+        f"Use {chosen.name}. On {len(labels):,} {rows} rows it has a cross-validated NLL of "
+        f"{chosen.nll:.3f}{reference} and an accuracy of {chosen.accuracy:.3f}{change}; nothing simpler is as good."
+    )
+    others = [c for c in found if c.calibrator is None and c.method != "baseline"]
+    if base and others:
+        sentences.append(_effect(min(others, key=lambda c: c.nll), base, rows))
+    return sentences
 
 
-def _further(others: Sequence[Candidate]) -> list[str]:
-    """What calibrates more than the energy methods that were trained, where they are overconfident still."""
-    energies = [c for c in others if c.method in ("hidden", "hidden-smoothing") and is_inside(c.temperature)]
-    if any(c.method == FURTHER for c in others) or not energies or min(c.temperature for c in energies) <= CALM[1]:
-        return []
-    least = min(energies, key=lambda c: c.temperature)
-    return [
-        f"{least.method} is overconfident still (temperature {least.temperature:.2f}): try --methods {FURTHER}, which "
-        "also asks for no label on noise."
-    ]
+def _confidence(candidate: Candidate, rows: str) -> str:
+    """Whether a model is over- or underconfident, and what corrects it."""
+    sentence, t = candidate.gap.describe(candidate.method, f"{rows} rows"), candidate.temperature
+    if not _is_inside(t):
+        return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
+    if candidate.gap.verdict is None:
+        return sentence
+    longer = " Training longer (--epochs) may help too." if candidate.gap.verdict == "underconfident" else ""
+    return f"{sentence} A temperature of {t:.2f} corrects it.{longer}"
 
 
-def cautions(found: Sequence[Candidate], labels: np.ndarray, names: Sequence[str], n_test: int | None) -> list[str]:
-    """What makes figures weak: few calibration rows, classes that lack, temperatures at their bound, few test rows."""
-    said = []
-    if len(labels) < FEW_ROWS:
-        said.append(
-            f"{len(labels)} calibration rows are few: another draw of them may advise otherwise, and calibrators "
+def _effect(other: Candidate, base: Candidate, rows: str) -> str:
+    difference, margin = compare_nll(other, base)
+    effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
+    return (
+        f"Without temperature, {other.method} {effect} compared with {base.method}: NLL {difference:+.3f} ± "
+        f"{margin:.3f}, accuracy {other.accuracy - base.accuracy:+.3f} on the {rows} rows."
+    )
+
+
+def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> list[str]:
+    """Reasons why numbers are weak: few rows, missing classes, temperatures at their bound."""
+    sentences = []
+    if known.n_rows < FEW_ROWS:
+        sentences.append(
+            f"{known.n_rows} {rows} rows are few: other rows may lead to another recommendation, and calibrators "
             "fitted on them may do harm."
         )
-    absent = [str(name) for index, name in enumerate(names) if index not in set(labels.tolist())]
-    if absent:
-        said.append(f"No calibration row has the label {', '.join(absent[:5])}: calibrators know nothing of it.")
-    bound = [
-        c.method for c in found if not c.with_temperature and not is_inside(c.temperature) and c.method != "baseline"
-    ]
+    seen = set(known.labels.tolist())
+    missing = [name for index, name in enumerate(known.label_names) if index not in seen]
+    if missing:
+        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        sentences.append(f"No {rows} row has the label {shown}; calibrators cannot learn about it.")
+    bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:
-        said.append(f"The temperature of {', '.join(bound)} ran to its bound and is not advised.")
+        sentences.append(f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended.")
     if n_test is not None and n_test < 10 * N_BINS:
-        said.append(
-            f"{n_test} test rows are few for {N_BINS} bins: the ECEs of the table are mostly noise. Look at NLL and "
-            "Brier, or test on more rows."
+        sentences.append(
+            f"{n_test} test rows are few for {N_BINS} bins: their ECE is mostly noise. Compare NLL and Brier scores, "
+            "or test on more rows."
         )
-    return said
+    return sentences
 
 
-def _cost(chosen: Candidate, base: Candidate | None) -> str:
-    """What the choice costs in accuracy."""
-    if base is None or chosen.method == base.method:
-        return f"accuracy {chosen.accuracy:.3f}" + (", as without it" if chosen.with_temperature else "")
-    return f"accuracy {chosen.accuracy:.3f} ({chosen.accuracy - base.accuracy:+.3f} against {base.title})"
-
-
-def _confidence(base: Candidate) -> str:
-    t = base.temperature
-    by = f"it is {base.confidence:.0%} sure on average and right in {base.accuracy:.0%}"
-    if not is_inside(t):
-        return f"These rows do not say which temperature {base.method} needs: the fit ran to its bound ({by})."
-    if t > CALM[1]:
-        return f"{base.method} is overconfident: {by}, and the temperature that mends it is {t:.2f}."
-    if t < CALM[0]:
-        return (
-            f"{base.method} is underconfident: {by}, and the temperature that mends it is {t:.2f}. Training it longer "
-            "(--epochs) may mend it too; energy training by itself lowers confidence further."
-        )
-    return f"{base.method} is neither over- nor underconfident: {by}, and the temperature that mends it is {t:.2f}."
-
-
-def _effect(other: Candidate, base: Candidate) -> str:
-    mean, least = gap(other, base)
-    accuracy = f"accuracy {other.accuracy - base.accuracy:+.3f}"
-    size = f"NLL {mean:+.3f} ± {least:.3f} against the baseline's, {accuracy}, both without temperature"
-    if abs(mean) <= least:
-        return f"{other.method} made no difference that these rows can show ({size})."
-    return f"{other.method} {'helped' if mean < 0 else 'hurt'} ({size})."
+def _is_inside(temperature: float) -> bool:
+    return TEMPERATURE_BOUNDS[0] < temperature < TEMPERATURE_BOUNDS[1]
 
 
 def _losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return -log_softmax(logits.astype(np.float64), axis=1)[np.arange(len(labels)), labels]
+    return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
 
 
 def _cross_validated(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
-    """Losses [n] after a temperature that was fitted on the other folds, and the temperature of all rows."""
-    fold = np.random.default_rng(0).permutation(len(labels)) % FOLDS
+    """Losses [n] with a temperature fitted on the other folds, and the temperature of all rows."""
+    folds = np.random.default_rng(0).permutation(len(labels)) % N_FOLDS
     losses = np.empty(len(labels))
-    for f in range(FOLDS):
-        temperature = _temperature(logits[fold != f], labels[fold != f])
-        losses[fold == f] = _losses(logits[fold == f] / temperature, labels[fold == f])
-    return losses, _temperature(logits, labels)
-
-
-def _temperature(logits: np.ndarray, labels: np.ndarray) -> float:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # few rows are said once, at the end
-        return TemperatureScaling().fit(logits, labels).temperature_
+    for fold in range(N_FOLDS):
+        rest, held_out = folds != fold, folds == fold
+        temperature, _ = fit_temperature(logits[rest], labels[rest])
+        losses[held_out] = _losses(logits[held_out] / temperature, labels[held_out])
+    return losses, fit_temperature(logits, labels)[0]

@@ -1,24 +1,41 @@
 """Metrics: pure functions on arrays, `metric(labels, *, logits=… | probs=…) -> float`, and what surrounds them.
 
-`METRICS` names them, `summarize` and `bootstrap` put intervals around them, `paired_test` compares two methods; `holm`
-is for many comparisons at once.
+`METRICS` lists them, `summarize` and `bootstrap` add confidence intervals, `paired_test` compares two models, `holm`
+adjusts p-values for multiple comparisons.
 """
 
-from ebmcal.metrics.bins import Bins, reliability_bins
 from ebmcal.metrics.calibration import (
+    Bins,
     ece_classwise,
     ece_classwise_debiased,
     ece_top_label,
     ece_top_label_debiased,
     mce_classwise,
     mce_top_label,
+    reliability_bins,
 )
 from ebmcal.metrics.classification import accuracy, macro_f1, matthews
-from ebmcal.metrics.comparing import PairedTest, holm, paired_test
+from ebmcal.metrics.comparison import PairedTest, holm, mean_of_tests, paired_test
 from ebmcal.metrics.intervals import FewRowsWarning, Interval, bootstrap, summarize
 from ebmcal.metrics.ood import OOD_SCORES, ood_bootstrap, ood_detection, ood_scores
-from ebmcal.metrics.registry import DEFAULT_METRICS, HEADLINE_METRICS, METRICS, Metric, compute_metrics
-from ebmcal.metrics.scoring import brier, brier_decomposition, nll
+from ebmcal.metrics.registry import (
+    DEFAULT_METRICS,
+    HEADLINE_METRICS,
+    HUMAN_METRICS,
+    METRICS,
+    Metric,
+    compute_metrics,
+    find_metric,
+)
+from ebmcal.metrics.scoring import (
+    balanced_brier,
+    brier,
+    brier_decomposition,
+    confidence_on_errors,
+    human_kl,
+    human_tv,
+    nll,
+)
 from ebmcal.metrics.selective import (
     RiskCoverage,
     accuracy_at_coverage,
@@ -32,6 +49,7 @@ from ebmcal.metrics.smooth import smooth_ece
 __all__ = [
     "DEFAULT_METRICS",
     "HEADLINE_METRICS",
+    "HUMAN_METRICS",
     "METRICS",
     "OOD_SCORES",
     "Bins",
@@ -43,21 +61,27 @@ __all__ = [
     "accuracy",
     "accuracy_at_coverage",
     "aurc",
+    "balanced_brier",
     "bootstrap",
     "brier",
     "brier_decomposition",
     "compute_metrics",
+    "confidence_on_errors",
     "coverage_at_risk",
     "ece_classwise",
     "ece_classwise_debiased",
     "ece_top_label",
     "ece_top_label_debiased",
     "error_auroc",
+    "find_metric",
     "holm",
+    "human_kl",
+    "human_tv",
     "macro_f1",
     "matthews",
     "mce_classwise",
     "mce_top_label",
+    "mean_of_tests",
     "nll",
     "ood_bootstrap",
     "ood_detection",

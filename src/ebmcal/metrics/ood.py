@@ -1,6 +1,6 @@
-"""Telling text of another kind from the text a classifier was made for, by energy, maximum probability or entropy.
+"""Out-of-distribution (OOD) detection: how well a score separates test texts from other texts.
 
-A score says how far a row looks in-domain: **higher = more in-domain**. In-domain rows are the positives.
+A score is **higher for in-distribution rows**; these are the positives.
 """
 
 from collections.abc import Callable
@@ -9,35 +9,35 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.intervals import Interval, interval_of
-from ebmcal.metrics.registry import metric
+from ebmcal.metrics.intervals import Interval, checked_level, percentile_interval
+from ebmcal.metrics.registry import METRICS
 from ebmcal.metrics.resampling import MAX_ROWS
-from ebmcal.metrics.selective import error_auroc_of_counts, merged_levels
+from ebmcal.metrics.selective import auroc_of_counts, score_levels
 from ebmcal.predictions.arrays import as_logits, as_probs, as_scores, chunks
 
 
 def ood_scores(kind: str, *, logits: Any = None, probs: Any = None, energies: Any = None) -> np.ndarray:
-    """Scores [n], higher = more in-domain, of kind "energy", "max_prob" or "entropy".
+    """Scores [n], higher = more in-distribution, of kind "energy", "max_prob" or "entropy".
 
-    "energy" is −energies; without `energies`, −Ê = logsumexp of the logits (the `hidden` energy of any classifier).
+    "energy" is −energies; without `energies`, logsumexp of the logits (the `hidden` energy of any classifier).
 
     >>> ood_scores("energy", energies=[-3.0, 2.0]), ood_scores("max_prob", probs=[[0.25, 0.75]])
     (array([ 3., -2.]), array([0.75]))
     """
     if kind not in OOD_SCORES:
-        raise unknown_name("out-of-domain score", kind, OOD_SCORES)
+        raise unknown_name("OOD score", kind, OOD_SCORES)
     return OOD_SCORES[kind](logits, probs, energies)
 
 
 def ood_detection(in_scores: Any, out_scores: Any) -> dict[str, float]:
-    """How well scores tell in-domain rows (positive) from out-of-domain rows (negative); ties are right.
+    """How well scores separate in-distribution rows (positive) from OOD rows (negative).
 
-    - auroc: the chance that an in-domain row scores higher than an out-of-domain row, ties half;
-    - aupr: average precision with in-domain rows as the positives; chance level is their share;
-    - fpr_at_95_recall: share of out-of-domain rows let in by the strictest threshold that keeps 95% of in-domain rows.
+    - auroc: the probability that an in-distribution row scores above an OOD row, ties count half;
+    - aupr: average precision with in-distribution rows as the positives; chance level is their share;
+    - fpr95: share of OOD rows accepted by the strictest threshold that keeps 95% of in-distribution rows.
 
     >>> ood_detection([2.0, 3.0], [1.0])
-    {'auroc': 1.0, 'aupr': 1.0, 'fpr_at_95_recall': 0.0}
+    {'auroc': 1.0, 'aupr': 1.0, 'fpr95': 0.0}
     """
     kept, passed = _counts(in_scores, out_scores)
     return {name: float(function(kept, passed)) for name, function in DETECTION.items()}
@@ -46,7 +46,7 @@ def ood_detection(in_scores: Any, out_scores: Any) -> dict[str, float]:
 def ood_bootstrap(
     in_scores: Any, out_scores: Any, *, n_resamples: int = 1000, seed: int = 0, level: float = 0.95
 ) -> dict[str, Interval]:
-    """`ood_detection` with bootstrap intervals; in-domain and out-of-domain rows are drawn each among themselves.
+    """`ood_detection` with bootstrap intervals; in-distribution and OOD rows are resampled separately.
 
     Drawing rows is drawing how many fall on each level of score, which is multinomial. With very many distinct scores,
     neighbours are merged for the resamples.
@@ -54,33 +54,31 @@ def ood_bootstrap(
     >>> ood_bootstrap([2.0, 3.0], [1.0], n_resamples=10)["auroc"].low
     1.0
     """
+    checked_level(level)
     values = ood_detection(in_scores, out_scores)
     kept, passed = _counts(in_scores, out_scores, MAX_ROWS)
     rng = np.random.default_rng([seed, 4])
     drawn: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in DETECTION}
     for part in chunks(n_resamples, len(kept)):
-        shape = part.stop - part.start
-        a, b = (rng.multinomial(int(c.sum()), c / c.sum(), shape).astype(np.float64) for c in (kept, passed))
+        n = part.stop - part.start
+        a, b = (rng.multinomial(int(c.sum()), c / c.sum(), n).astype(np.float64) for c in (kept, passed))
         for name, function in DETECTION.items():
             drawn[name].append(function(a, b))
-    out = {}
+    intervals = {}
     for name, function in DETECTION.items():
-        shift = values[name] - float(function(kept, passed))  # of merging
-        low, high = interval_of(_SHARE, values[name], np.concatenate(drawn[name]) + shift, level)
-        out[name] = Interval(values[name], low, high)
-    return out
-
-
-_SHARE = metric("error_auroc")  # like it, these lie within 0 and 1, and noise does not raise them
+        resampled = np.concatenate(drawn[name]) + (values[name] - float(function(kept, passed)))  # shift by merging
+        ends = percentile_interval(METRICS["error_auroc"], values[name], resampled, level)  # the same bounds, 0 and 1
+        intervals[name] = Interval(values[name], *ends)
+    return intervals
 
 
 def _counts(in_scores: Any, out_scores: Any, max_levels: int | None = None) -> tuple[np.ndarray, np.ndarray]:
-    """How many in-domain and out-of-domain rows are on each level of score, the most in-domain level first."""
+    """The numbers of in-distribution and OOD rows at each level of score, the highest score first."""
     scores = [as_scores(in_scores, "in_scores"), as_scores(out_scores, "out_scores")]
-    levels = merged_levels(np.concatenate(scores), max_levels)
+    levels = score_levels(np.concatenate(scores), max_levels)
     places = (np.searchsorted(levels, s, side="right") - 1 for s in scores)
-    inside, outside = (np.bincount(p, minlength=len(levels))[::-1].astype(np.float64) for p in places)
-    return inside, outside
+    kept, passed = (np.bincount(p, minlength=len(levels))[::-1].astype(np.float64) for p in places)
+    return kept, passed
 
 
 def _average_precision(kept: np.ndarray, passed: np.ndarray) -> np.ndarray:  # both [..., levels]
@@ -89,9 +87,9 @@ def _average_precision(kept: np.ndarray, passed: np.ndarray) -> np.ndarray:  # b
     return (kept * precision).sum(axis=-1) / true[..., -1]
 
 
-def _fpr_at_95_recall(kept: np.ndarray, passed: np.ndarray) -> np.ndarray:
+def _fpr95(kept: np.ndarray, passed: np.ndarray) -> np.ndarray:
     true, false = np.cumsum(kept, axis=-1), np.cumsum(passed, axis=-1)
-    enough = true >= 0.95 * true[..., -1:] * (1 - 1e-12)  # 0.95 · 20 is a hair off 19 in floats
+    enough = true >= 0.95 * true[..., -1:] * (1 - 1e-12)  # 0.95 · 20 is slightly off 19 in floats
     return np.where(enough, false, np.inf).min(axis=-1) / false[..., -1]
 
 
@@ -99,9 +97,7 @@ def _by_energy(logits: Any, probs: Any, energies: Any) -> np.ndarray:
     if energies is not None:
         return -as_scores(energies, "energies")
     if logits is None:
-        raise EbmcalError(
-            "Scores by energy need energies= or logits=; probabilities have lost the scale of the logits."
-        )
+        raise EbmcalError("Scores by energy need energies= or logits=; probabilities do not determine the energy.")
     from scipy.special import logsumexp
 
     return logsumexp(as_logits(logits).astype(np.float64, copy=False), axis=1)
@@ -115,7 +111,7 @@ def _by_entropy(logits: Any, probs: Any, energies: Any) -> np.ndarray:
     from scipy.special import xlogy
 
     probs = as_probs(logits=logits, probs=probs)
-    return xlogy(probs, probs).sum(axis=1)  # minus the entropy: a sure row is the more in-domain
+    return xlogy(probs, probs).sum(axis=1)  # minus the entropy: a confident row is more in-distribution
 
 
 OOD_SCORES: dict[str, Callable[[Any, Any, Any], np.ndarray]] = {
@@ -124,7 +120,7 @@ OOD_SCORES: dict[str, Callable[[Any, Any, Any], np.ndarray]] = {
     "entropy": _by_entropy,
 }
 DETECTION: dict[str, Callable[[np.ndarray, np.ndarray], np.ndarray]] = {
-    "auroc": error_auroc_of_counts,
+    "auroc": auroc_of_counts,
     "aupr": _average_precision,
-    "fpr_at_95_recall": _fpr_at_95_recall,
+    "fpr95": _fpr95,
 }
