@@ -1,19 +1,17 @@
-"""`ebmcal benchmark`: tasks × methods × seeds from one YAML file, and the paper's tables of what came out.
+"""`ebmcal benchmark`: tasks × methods × seeds from one YAML file, and the paper's tables.
 
-`spec` reads the file, `runs` does what is not done yet, each task in a run folder of its own, through
-`ebmcal.pipeline.stages`; `outcomes` gathers the run folders, `writing` makes tables of them and writes them.
+`plan` reads and checks the file, `execution` runs what is not done yet, `results` gathers the run directories and
+writes the tables as Markdown, LaTeX, JSON, CSV and HTML.
 """
 
-from ebmcal.benchmark.outcomes import Outcome, gather
-from ebmcal.benchmark.runs import cell_state, run_benchmark
-from ebmcal.benchmark.spec import Benchmark, BenchmarkTask, load_benchmark
-from ebmcal.benchmark.writing import paper_tables, write_results
+from ebmcal.benchmark.execution import run_benchmark
+from ebmcal.benchmark.plan import Benchmark, BenchmarkTask, load_benchmark
+from ebmcal.benchmark.results import Outcome, gather, paper_tables, write_results
 
 __all__ = [
     "Benchmark",
     "BenchmarkTask",
     "Outcome",
-    "cell_state",
     "gather",
     "load_benchmark",
     "paper_tables",

@@ -1,0 +1,406 @@
+"""The report: one whole page without network, hostile texts, unfinished runs, corrupt files, other formats."""
+
+import html
+import json
+import re
+import shutil
+import time
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import ebmcal
+from ebmcal.cli.report import report
+from ebmcal.errors import EbmcalError
+from ebmcal.predictions import Predictions
+from ebmcal.reports import report_text, write_evaluation_report, write_report
+from ebmcal.reports.overview import confidence_verdict
+from ebmcal.reports.page import Picture
+from ebmcal.reports.run_data import read_run
+from ebmcal.run_dir import RunDir, Trial
+from synthetic_run import HOSTILE_TEXTS, LABELS, METHODS, make_predictions, make_run
+
+
+class Page(HTMLParser):
+    """The tags, ids and texts of a page; raises if tags are not balanced."""
+
+    VOID = ("meta", "br", "hr", "use", "path")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.texts, self.open = [], [], []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if tag not in self.VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+    @property
+    def ids(self):
+        return [attrs["id"] for _, attrs in self.tags if "id" in attrs]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    run = make_run(tmp_path_factory.mktemp("finished") / "run")
+    text = write_report(run).read_text(encoding="utf-8")
+    return run, text, Page(text)
+
+
+@pytest.fixture(scope="module")
+def small_run(tmp_path_factory):
+    return make_run(tmp_path_factory.mktemp("small") / "run", seeds=(1,), n=40)
+
+
+@pytest.fixture
+def run(small_run, tmp_path, monkeypatch):
+    """A small finished run to change; its plots are not drawn, which is slow."""
+
+    def no_drawing(key, title, caption, *panels, **_):
+        return Picture(title, "<svg></svg>", caption, len(panels))
+
+    monkeypatch.setattr("ebmcal.reports.overview.draw", no_drawing)
+    monkeypatch.setattr("ebmcal.reports.details.draw", no_drawing)
+    return shutil.copytree(small_run, tmp_path / "run")
+
+
+def page_of(run):
+    text = write_report(run).read_text(encoding="utf-8")
+    return text, Page(text)
+
+
+def visible(text):
+    """The page up to the first collapsed section."""
+    return text[: text.index('<details class="section"')]
+
+
+def section(text, title):
+    """A collapsed section."""
+    start = text.index(f"<h2>{title}</h2>")
+    return text[start : text.index('<details class="section"', start)] if title != "Settings" else text[start:]
+
+
+def test_page_is_self_contained(finished):
+    _, text, page = finished
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not {"link", "img", "iframe"} & {tag for tag, _ in page.tags}
+    assert not re.search(r"(src|srcset|action|poster)=", text)
+    targets = {a.get("href", a.get("xlink:href")) for _, a in page.tags if "href" in a or "xlink:href" in a}
+    assert {target[1:] for target in targets if target.startswith("#")} == {t.lstrip("#") for t in targets}
+    assert {target[1:] for target in targets} <= set(page.ids)
+    assert not re.search(r"url\((?!#)|@import", text)
+    assert "default-src 'none'" in html.unescape(text)
+    assert len(page.ids) == len(set(page.ids))
+
+
+def test_first_screen_says_what_how_good_and_what_to_do(finished):
+    run, text, _ = finished
+    first = html.unescape(text[: text.index("Can its confidence be trusted?")])
+    test = Predictions.read(RunDir(run).predictions(Trial("hidden", 1), "test"))
+    right = test.predicted == test.labels
+    for part in (
+        "Recommended model", "hidden + temperature (dev)", f"{right.mean():.1%}", f"{right.sum()} of 400 test texts",
+        "Average confidence", "When it is at least 90% sure", "Use hidden + temperature (dev) <now>.",
+        f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "decided on 400 calibration rows",
+        "come from test rows", "Trained on 1,000 texts", "mean of 2 seeds",
+    ):  # fmt: skip
+        assert part in first, part
+
+
+def test_visible_part_has_reliability_comparison_errors_and_label_issues(finished):
+    _, text, _ = finished
+    shown = visible(text)
+    for part in (
+        "before calibration, ECE top-label", "after temperature, ECE top-label", "Comparison of models",
+        "Confusion matrix", "Accuracy and calibration per label", "Most confident errors", "Possible label errors",
+        "first 10 of 14",
+    ):  # fmt: skip
+        assert part in shown, part
+    assert "(train)" not in shown
+    assert re.search(r'<tr class="recommended [^>]*>\s*<th[^>]*>hidden \+ temperature \(dev\)', shown)
+    for part in ("over training steps", "rank correlation", "Loss of", "Noise AUROC"):
+        assert part not in shown, f"{part} is collapsed"
+
+
+def test_collapsed_sections_have_every_figure_of_the_paper(finished):
+    _, text, _ = finished
+    assert "baseline + temperature (train)" in section(text, "All results with intervals")
+    assert re.search(r"\[0\.\d{3}, 0\.\d{3}\]", section(text, "All results with intervals"))
+    models = section(text, "Reliability of every model")
+    assert "baseline, ECE top-label" in models
+    assert "hidden, ECE top-label" in models
+    assert "Risk and coverage: by confidence, by energy" in models
+    energies = section(text, "Energies")
+    assert energies.count("rank correlation") == 2
+    assert "OOD: reviews" in energies
+    assert re.search(r"\d\.\d{3} → \d\.\d{3}", energies), "baseline → model"
+    training = section(text, "Training")
+    for title in ("ECE class-wise over training steps", "ECE top-label over", "Accuracy against ECE", "Loss of hidden"):
+        assert title in training, title
+    assert "62.5" in training
+    noise = section(text, "Noise")
+    assert "so &lt;M&gt; (&lt;i&gt;fun&lt;/i&gt;)" in noise
+    assert "0.634" in noise
+    assert "used 3.0 times" in noise
+    assert "train: 2 texts occur more than once: kept" in section(text, "Data")
+    assert "3.11.2" in section(text, "Settings")
+    assert "&lt;b&gt;not bold&lt;/b&gt;" in section(text, "Settings")
+
+
+def test_texts_and_names_are_shown_as_text(finished):
+    _, text, page = finished
+    body = re.sub(r"<script>\"use strict\".*?</script>", "", text, flags=re.S)
+    assert "<script" not in body
+    shown = "".join(page.texts)
+    for hostile in (*HOSTILE_TEXTS[:4], "<b>not bold</b>", "so <b>odd</b> and $3", "a <i>fine</i> text", *LABELS):
+        assert hostile in shown, hostile
+
+
+def test_long_texts_are_folded(finished):
+    _, text, _ = finished
+    assert re.search(r'<details class="long"><summary><span class="start">(long )+', text)
+    assert HOSTILE_TEXTS[4].rstrip() in text, "the whole text is there"
+    assert all(len(html.unescape(found)) <= 220 for found in re.findall(r"<td[^>]*>([^<]*)</td>", text))
+
+
+def test_numbers_have_their_value_for_sorting(finished):
+    cells = [a for tag, a in finished[2].tags if tag in ("td", "th") and "data-value" in a]
+    assert len(cells) > 50
+    assert all(np.isfinite(float(a["data-value"])) for a in cells)
+
+
+def test_same_run_same_bytes(finished, tmp_path):
+    run, text, _ = finished
+    assert ebmcal.write_report(run, tmp_path / "again.html").read_text(encoding="utf-8") == text
+    assert read_run(run).missing == ()
+    assert "Not finished" not in text
+
+
+@pytest.mark.parametrize(
+    ("removed", "message"),
+    [
+        ("results.json", "results.json is not written yet"),
+        ("config.yaml", "config.yaml is missing"),
+        ("trials/hidden-seed1/test.parquet", "hidden-seed1: no predictions of the test split"),
+        ("trials/baseline-seed1/test.parquet", "baseline-seed1: no predictions of the test split"),
+    ],
+)
+def test_unfinished_runs_say_what_is_missing(run, removed, message):
+    (run / removed).unlink()
+    assert message in html.unescape(page_of(run)[0])
+    for form in ("markdown", "latex", "json"):
+        assert report_text(run, form)
+
+
+def test_without_results_they_are_computed_from_the_predictions(run):
+    test = Predictions.read(RunDir(run).predictions(Trial("baseline", 1), "test"))
+    (run / "results.json").unlink()
+    text, _ = page_of(run)
+    assert f"{ebmcal.metrics.ece_classwise(test.labels, probs=test.probs):.3f}" in visible(text)
+    assert "Recommended" not in text
+
+
+def test_results_alone_are_enough(run):
+    shutil.rmtree(run / "trials")
+    assert "no predictions for labelled" in page_of(run)[0]
+
+
+def test_untrained_trials_are_listed(run):
+    (run / "config.yaml").write_text("methods: [baseline, hidden, scalar]\nseeds: [1, 2]\n")
+    text, _ = page_of(run)
+    missing = re.findall(r"([\w-]+): not trained yet", text)
+    assert missing == ["baseline-seed2", "hidden-seed2", "scalar-seed1", "scalar-seed2"]
+
+
+def test_an_incomplete_last_line_of_a_history_is_skipped(run):
+    with open(run / "trials" / "hidden-seed1" / "history.jsonl", "a") as handle:
+        handle.write('{"step": 301, "lo')
+    page_of(run)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("results.json", b"{"),
+        ("results.json", b"[]"),
+        ("results.json", b'{"results": 3}'),
+        ("results.json", b"\xff\xfe"),
+        ("noise_examples.json", b'{"a": 1}'),
+        ("config.yaml", b"\xff\xff"),
+        ("trials/hidden-seed1/history.jsonl", b'{"step": 1\n{"step": 2}\n'),
+        ("trials/hidden-seed1/test.parquet", b"PAR1 nonsense"),
+        ("trials/hidden-seed1/noise.parquet", b""),
+    ],
+)
+def test_corrupt_files_are_named(run, name, content):
+    (run / name).write_bytes(content)
+    with pytest.raises(EbmcalError, match=re.escape(str(run / name))):
+        write_report(run)
+
+
+@pytest.mark.parametrize("part", ["advice", "recommended", "label_issues", "audit", "noise", "training", "versions"])
+@pytest.mark.parametrize("value", [None, 3, "x", [], [1], {}, {"a": 1}, {"splits": 3, "sources": 4, "trial": 5}])
+def test_edited_parts_of_the_results_are_no_traceback(run, part, value, monkeypatch):
+    monkeypatch.setattr("ebmcal.reports.html.write_page", lambda path, page: page)
+    results = json.loads((run / "results.json").read_text())
+    (run / "results.json").write_text(json.dumps(results | {part: value}))
+    write_report(run)
+
+
+def test_directories_that_are_no_run_are_refused(tmp_path):
+    with pytest.raises(EbmcalError, match="is not a directory"):
+        write_report(tmp_path / "nowhere")
+    with pytest.raises(EbmcalError, match=r"neither results\.json nor predictions"):
+        write_report(tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+def test_pairs_other_test_sets_and_lone_surrogates(run):
+    rows = make_predictions(30, 1.5)
+    for method in ("baseline", "hidden"):
+        for split in ("test", "test_mismatched"):
+            rows.replace(text_pairs=rows.texts).write(RunDir(run).predictions(Trial(method, 1), split))
+    (run / "noise_examples.json").write_text(
+        '[{"source": "x", "masked": "a \\ud800 <M>", "hidden": ["b"], "text": "\\ud83d"}]'
+    )
+    (run / "results.json").unlink()
+    text, _ = page_of(run)
+    assert "Test set test_mismatched" in text
+    assert "pairs of texts" in text
+    assert " ‖ " in text
+
+
+def test_many_labels_have_no_matrix_but_a_list_of_confusions(run):
+    names = tuple(f"label {i}" for i in range(30))
+    for method in ("baseline", "hidden"):
+        for split in ("test", "calibration"):
+            make_predictions(300, 2.0, label_names=names).write(RunDir(run).predictions(Trial(method, 1), split))
+    text, _ = page_of(run)
+    assert "Confusion matrix" not in text
+    assert "Most frequent confusions" in text
+    assert "the 6 most frequent of 30" in text
+    assert "20 labels with the lowest recall of 30" in text
+    assert "and 24 more" in text
+
+
+def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
+    make_predictions(60, 1.6, 5).write(RunDir(run).predictions(Trial("hidden", 1), "out_of_fold"))
+    results = json.loads((run / "results.json").read_text())
+    results["recommended"] = {"trial": "hidden-seed1", "calibrator": "temperature (cross-fit)"}
+    (run / "results.json").write_text(json.dumps(results))
+    text, _ = page_of(run)
+    assert "calibrated on out-of-fold rows" in text
+    assert "60 training rows, predicted by models trained without them" in text
+
+
+@pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
+def test_no_label_of_a_figure_is_cut_off(small_run, tmp_path, monkeypatch, scale):
+    drawn, run = [], shutil.copytree(small_run, tmp_path / "run")
+    monkeypatch.setattr("ebmcal.reports.page.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
+    rows = make_predictions(50, 1.5)
+    energies = -0.68 + scale * np.random.default_rng(0).normal(size=50)
+    rows.replace(logits=rows.logits * 1e-3, energies=energies).write(
+        RunDir(run).predictions(Trial("hidden", 1), "test")
+    )
+    lines = [
+        {"step": 1000 * i, "loss": 1.0, "cross_entropy": 0.693 + 1e-5 * i, "energy_data": scale * i} for i in range(30)
+    ]
+    lines += [{"step": i, "eval_ece_classwise": 0.02 + 1e-5 * i, "eval_accuracy": 0.5 + 1e-4 * i} for i in range(9)]
+    (run / "trials" / "hidden-seed1" / "history.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    write_report(run)
+    assert len(drawn) > 8
+    for figure in drawn:
+        box, (width, height) = figure.get_tightbbox(), figure.get_size_inches()
+        place = [figure.axes[0].get_title(loc="left"), figure.axes[0].get_xlabel(), figure.axes[0].get_ylabel()]
+        assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.03, place
+
+
+def test_confidence_is_called_wrong_only_if_the_difference_is_significant():
+    def rows(n, n_right, confidence):
+        return Predictions([0] * n_right + [1] * (n - n_right), ("a", "b"), probs=[[confidence, 1 - confidence]] * n)
+
+    assert (
+        confidence_verdict(rows(26, 25, 0.95)) == "1.2 points below its accuracy: no clear miscalibration on 26 texts"
+    )
+    assert confidence_verdict(rows(1000, 800, 0.9)) == "10.0 points above its accuracy: the model is overconfident"
+    assert confidence_verdict(rows(1000, 800, 0.7)) == "10.0 points below its accuracy: the model is underconfident"
+    assert "no clear" in confidence_verdict(rows(1, 1, 0.6))
+
+
+def test_evaluation_reports(tmp_path):
+    named = {"mine <b>": make_predictions(250, 2.0, energies=False), "other": make_predictions(250, 1.0)}
+    evaluation = ebmcal.evaluate(named, n_resamples=20, fit={"mine <b>": make_predictions(400, 2.0, 9)})
+    text = write_evaluation_report(evaluation, tmp_path / "e.html", "My files").read_text(encoding="utf-8")
+    page = Page(text)
+    assert "<h1>My files</h1>" in text
+    assert "mine <b>" in page.texts
+    assert "mine &lt;b&gt;, ECE top-label" in section(text, "Reliability of every model")
+    assert "Recommended" not in text
+    assert "ebmcal predict" not in text
+    assert "mine <b> + temperature" in page.texts
+    assert "before calibration, ECE top-label" in visible(text)
+    assert "mine &lt;b&gt; is overconfident by" in visible(text)
+
+
+def test_evaluation_reports_of_one_row(tmp_path):
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few rows
+        evaluation = ebmcal.evaluate({"one": make_predictions(1)}, n_resamples=5)
+    Page(write_evaluation_report(evaluation, tmp_path / "e.html").read_text(encoding="utf-8"))
+
+
+def command_line():
+    app = typer.Typer()
+    app.command()(report)
+    return app
+
+
+@pytest.mark.parametrize(("form", "start"), [("markdown", "# rte"), ("latex", r"\begin{table*}"), ("json", "{")])
+def test_text_formats_are_printed_or_written(finished, tmp_path, form, start):
+    result = CliRunner().invoke(command_line(), [str(finished[0]), "--format", form])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith(start)
+    out = tmp_path / "table.txt"
+    result = CliRunner().invoke(command_line(), [str(finished[0]), "-f", form, "-o", str(out)])
+    assert "Wrote" in result.stdout
+    assert out.read_text(encoding="utf-8").startswith(start)
+    if form == "json":
+        assert {row["model"] for row in json.loads(out.read_text())["results"]} >= {"baseline-seed1", "hidden"}
+
+
+def test_command_writes_html_and_explains_errors(run, tmp_path):
+    result = CliRunner().invoke(command_line(), [str(run), "--output", str(tmp_path / "r.html")])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "r.html").exists()
+    result = CliRunner().invoke(command_line(), [str(tmp_path / "nowhere")])
+    assert isinstance(result.exception, EbmcalError)
+    result = CliRunner().invoke(command_line(), [str(run), "--output", str(tmp_path)])
+    assert "is a directory" in str(result.exception)
+    with pytest.raises(EbmcalError, match="Did you mean 'latex'"):
+        report_text(run, "latx")
+
+
+@pytest.mark.slow
+def test_five_methods_two_seeds_stay_small_and_fast(tmp_path):
+    run = make_run(tmp_path / "run", methods=tuple(METHODS), n=3000)
+    started = time.process_time()
+    path = write_report(run)
+    assert path.stat().st_size < 1_500_000
+    assert time.process_time() - started < 20

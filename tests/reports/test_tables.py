@@ -1,0 +1,380 @@
+"""Tables: rows over seeds, best marks, every output format, the published numbers, error analysis, examples."""
+
+import json
+import re
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from ebmcal.predictions import Predictions
+from ebmcal.reports import tables
+from ebmcal.reports.tables import Table
+from ebmcal.reports.tables.errors import class_table, confident_errors, confusion_table, label_issue_table
+from ebmcal.reports.tables.examples import energy_examples, noise_examples
+from ebmcal.reports.tables.noise import noise_auroc_table, noise_source_table
+from synthetic_run import HOSTILE_TEXTS, LABELS, make_evaluation, make_history, make_predictions, make_results
+
+HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll": 0.4, "brier": 0.2}
+BASELINE = {"accuracy": 0.85, "ece_classwise": 0.10, "ece_top_label": 0.12, "nll": 0.5, "brier": 0.2}
+
+
+def two_methods(**meta):
+    """Two methods with two seeds; a calibrator fitted on training rows and one on calibration rows."""
+    rows = make_results(
+        {
+            ("hidden", 1, None): HIDDEN,
+            ("hidden", 2, None): HIDDEN | {"accuracy": 0.84, "ece_classwise": 0.03},
+            ("baseline", 1, "temperature (dev)"): BASELINE | {"ece_classwise": 0.01},
+            ("baseline", 2, "temperature (dev)"): BASELINE | {"ece_classwise": 0.01},
+            ("baseline", 1, "temperature (train)"): BASELINE,
+            ("baseline", 2, "temperature (train)"): BASELINE,
+            ("baseline", 1, None): BASELINE,
+            ("baseline", 2, None): BASELINE | {"accuracy": 0.83, "ece_classwise": 0.12},
+        }
+    )
+    return make_evaluation(rows, **meta)
+
+
+def best(table, column):
+    index = table.columns.index(column)
+    return [row[0].text for row in table.cells() if row[index].is_best]
+
+
+def column(table, name):
+    return [row[table.columns.index(name)].text for row in table.cells()]
+
+
+def test_summary_shows_means_over_seeds_in_the_order_of_the_paper():
+    table = tables.summary_table(two_methods())
+    assert column(table, "Model") == ["baseline", "baseline + temperature (dev)", "hidden"]
+    assert column(table, "ECE class-wise") == ["0.110", "0.010", "0.040"]
+    assert "mean of 2 seeds" in table.notes[0]
+    assert "90 test rows" in table.notes[0]
+
+
+def test_recommended_model_is_first_and_marked():
+    table = tables.summary_table(two_methods(recommended={"trial": "hidden-seed2", "calibrator": None}))
+    assert column(table, "Model")[0] == "hidden"
+    assert table.recommended == 0
+    assert "→ hidden" in str(table)
+    by_argument = tables.summary_table(two_methods(), recommended=("baseline", "temperature (dev)"))
+    assert column(by_argument, "Model")[0] == "baseline + temperature (dev)"
+
+
+def test_verbose_adds_training_rows_and_intervals():
+    short, verbose = (tables.summary_table(two_methods(), verbose) for verbose in (False, True))
+    assert "(train)" not in str(short)
+    assert "±" not in str(short)
+    assert "baseline + temperature (train)" in column(verbose, "Model")
+    assert "± 0.014" in str(verbose)
+    single = make_evaluation(make_results({("mine", None, None): {"nll": 0.5}}))
+    assert "[0.490, 0.510]" in str(tables.summary_table(single, verbose=True))
+
+
+def test_rows_over_seeds_are_preferred_to_our_own_means():
+    rows = make_results({("hidden", 1, None): {"nll": 0.4}, ("hidden", 2, None): {"nll": 0.5}})
+    pooled = make_results({("hidden", None, None): {"nll": 0.456}}, n_seeds=2)
+    table = tables.summary_table(make_evaluation([*rows, *pooled]), verbose=True)
+    assert column(table, "NLL") == ["0.456"]
+    assert "[0.446, 0.466]" in str(table)
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_terminal_tables_fit_100_columns(verbose):
+    values = {
+        (method, seed, calibrator): BASELINE
+        for method in ("a-method-with-a-rather-long-name", "hidden")
+        for seed in (1, 2, 3)
+        for calibrator in (None, "scaling-binning (cross-fit)", "temperature (train)")
+    }
+    table = tables.summary_table(make_evaluation(make_results(values)), verbose)
+    lines = str(table).splitlines()
+    assert max(map(len, lines)) <= 100
+    assert all(re.search(r"0\.850", line) for line in lines if line.strip().startswith(("a-method", "hidden")))
+
+
+def test_best_values_follow_the_direction_of_the_metric_and_ties_share():
+    table = tables.summary_table(two_methods())
+    assert best(table, "ECE class-wise") == ["baseline + temperature (dev)"]
+    assert best(table, "NLL") == ["hidden"]
+    assert best(table, "Brier") == [], "all read the same"
+    assert best(table, "Accuracy") == ["baseline + temperature (dev)"]
+
+
+def test_missing_values_are_dashes_and_never_best():
+    rows = make_results({("a", None, None): {"nll": 0.4}, ("b", None, None): {"nll": None}})
+    rows += make_results({("c", None, None): {"nll": float("nan")}})
+    table = tables.summary_table(make_evaluation(rows))
+    assert column(table, "NLL") == ["0.400", "–", "–"]
+    assert json.loads(table.to_json())["rows"][2]["NLL"] is None
+
+
+def test_other_metrics_are_shown_if_the_headline_is_incomplete():
+    rows = make_results({("a", None, None): {"aurc": 0.1, "aurc_by_energy": 0.2, "my_score": 3.0}})
+    assert tables.summary_table(make_evaluation(rows)).columns == ["Model", "AURC", "AURC by energy", "My score"]
+
+
+def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
+    values = {("frozen-probe", 0, None): BASELINE, ("baseline", 1, None): BASELINE, ("baseline", 2, None): BASELINE}
+    values |= {("focal", 1, None): HIDDEN, ("focal", 2, None): HIDDEN, ("baseline ensemble", None, None): HIDDEN}
+    evaluation = make_evaluation(make_results(values))
+    assert column(tables.summary_table(evaluation), "Model") == ["baseline", "focal", "frozen-probe"]
+    assert "baseline ensemble" in column(tables.summary_table(evaluation, verbose=True), "Model")
+    assert "Seeds" not in tables.summary_table(evaluation).columns
+    paper = tables.paper_table([evaluation], published=False)
+    assert column(paper, "Method")[-1] == "baseline ensemble"
+    assert best(paper, ("RTE", "ECE")) == ["focal"], "ensembles are not ranked"
+
+
+def test_unequal_numbers_of_seeds_have_a_column():
+    rows = make_results({("baseline", s, None): BASELINE for s in (1, 2, 3)} | {("hidden", 1, None): HIDDEN})
+    assert column(tables.summary_table(make_evaluation(rows)), "Seeds") == ["3", "1"]
+
+
+def test_noise_floor_and_bins_are_in_the_notes():
+    rows = make_results({("a", None, None): HIDDEN}, noise_floor=0.012)
+    notes = " ".join(tables.summary_table(make_evaluation(rows, n_bins=15)).notes)
+    assert "15 bins" in notes
+    assert "by chance about 0.012 (class-wise), 0.012 (top-label)" in notes
+
+
+def test_published_numbers_are_those_of_the_paper():
+    assert tables.PUBLISHED["baseline"]["rte"] == (0.724, 0.279)
+    assert tables.PUBLISHED["sharp-hidden"]["mnli_mm"] == (0.872, 0.031)
+    for method, sets in tables.PUBLISHED.items():
+        for index in range(2):
+            mean = np.mean([pair[index] for name, pair in sets.items() if name != "average"])
+            assert mean == pytest.approx(sets["average"][index], abs=0.0016), method
+
+
+def test_published_columns_for_tasks_of_the_paper_only():
+    table = tables.summary_table(two_methods(), verbose=True)
+    names = ["baseline", "baseline + temperature (train)", "baseline + temperature (dev)", "hidden"]
+    assert column(table, "Model") == names
+    assert column(table, "Published ECE") == ["0.279", "0.275", "0.235", "0.148"]
+    assert "Published" not in tables.summary_table(two_methods(task="mine"), verbose=True).columns
+    assert [tables.published_set(*x) for x in (("CoLA",), ("average",), ("rte", "ood_news"))] == ["cola", None, None]
+
+
+def test_paper_table_groups_tasks_and_does_not_rank_calibrated_rows():
+    mnli = make_results({("baseline", 1, None): BASELINE, ("hidden", 1, None): HIDDEN})
+    mnli += make_results({("hidden", 1, None): HIDDEN}, test_set="test_mismatched")
+    table = tables.paper_table([two_methods(), make_evaluation(mnli, task="mnli")], published=False)
+    assert table.columns[1:4] == [("RTE", "acc."), ("RTE", "ECE"), ("MNLI", "acc.")]
+    assert column(table, "Method") == ["baseline", "temperature (train)", "hidden", "temperature (dev)"]
+    assert best(table, ("RTE", "ECE")) == ["hidden"], "temperature (dev) is lower and is not ranked"
+    averages = column(table, ("Average", "perf."))
+    assert averages[2] == f"{(0.83 + 0.82 + 0.82) / 3:.3f}"
+    assert averages[0] == "–", "no average over fewer test sets"
+
+
+def test_paper_table_has_published_rows_and_deviations():
+    wnli = make_evaluation(two_methods().results.to_dict("records"), task="wnli")
+    table = tables.paper_table([two_methods(), wnli])
+    rows = {row[0].text: row for row in table.cells()}
+    assert rows["baseline, published"][-1].text == f"{(0.279 + 0.058) / 2:.3f}"
+    single = np.std([0.05, 0.03], ddof=1)
+    assert rows["hidden"][2].extra == f"± {single:.3f}"
+    assert rows["hidden"][-1].extra == f"± {single / np.sqrt(2):.3f}", "independent tasks"
+    top_label = tables.paper_table([two_methods()], ece="ece_top_label", published=False)
+    assert column(top_label, ("RTE", "ECE"))[0] == "0.120"
+    assert "top-label" in top_label.notes[0]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_wide_tables_are_split_at_groups_and_lose_nothing(width):
+    from rich.console import Console
+
+    records = two_methods().results.to_dict("records")
+    evaluations = [make_evaluation(records, task=task) for task in ("rte", "cola", "sst2", "wnli")]
+    console = Console(width=width)
+    with console.capture() as captured:
+        console.print(tables.paper_table(evaluations, published=False))
+    shown = captured.get()
+    assert max(map(len, shown.splitlines())) <= width
+    assert all(name in shown for name in ("RTE", "CoLA", "SST-2", "WNLI", "Average"))
+
+
+def test_comparisons_with_interval_p_value_and_rows_needed():
+    test = {"model": "hidden", "calibrator": None, "reference": "baseline", "test_set": "test", "metric": "nll"}
+    test |= {"difference": -0.1, "low": -0.2, "high": 0.01, "p_value": 0.00002, "p_adjusted": 0.2}
+    table = tables.comparison_table(make_evaluation([], [test | {"rows_needed": 1300.0, "seeds_needed": None}]))
+    (row,) = table.cells()
+    assert [cell.full for cell in row] == [
+        "hidden", "baseline", "NLL", "-0.100 [-0.200, 0.010]", "< 0.001", "0.200", "1,300 rows",
+    ]  # fmt: skip
+    assert len(tables.comparison_table(make_evaluation([]))) == 0
+
+
+def test_detection_is_averaged_over_seeds_and_can_be_filtered():
+    rows = [
+        {"model": f"hidden-seed{s}", "seed": s, "texts": t, "score": "max_prob", "auroc": 0.8 + s / 100, "fpr95": 0.2}
+        for s in (1, 2)
+        for t in ("noise", "ood_books")
+    ]
+    table = tables.detection_table(make_evaluation([], (), rows), texts="ood_")
+    assert table.columns == ["Texts", "Model", "max prob"]
+    assert [cell.full for cell in table.cells()[0]] == ["books", "hidden", "0.815 FPR 0.20"]
+    assert len(tables.detection_table(make_evaluation([], (), rows))) == 2
+
+
+def hostile_table():
+    frame = pd.DataFrame({"Me|thod": ["<b>|x_1*", "50% ~ {#}\\^"], ("A&B", "acc_$"): [-0.0001, 0.98765]})
+    frame.columns = pd.Index(["Me|thod", ("A&B", "acc_$")], tupleize_cols=False)
+    better = {("A&B", "acc_$"): 1}
+    return Table(frame, "A $title$ [x](y)", ("note_1 <i>",), better, sections=["a", "b"])
+
+
+def test_markdown_escapes_and_has_one_line_per_row():
+    lines = hostile_table().to_markdown().splitlines()
+    body = [line for line in lines if line.startswith("|")]
+    assert len(body) == 4
+    assert all(len(re.findall(r"(?<!\\)\|", line)) == 3 for line in body)
+    assert "\\<b>" in body[2]
+    assert "0.000" in body[2]
+    assert "-0.000" not in body[2]
+    assert "**0.988**" in body[3]
+
+
+def test_latex_is_balanced_escaped_and_without_leading_zeros():
+    text = hostile_table().to_latex()
+    assert r"50\% \textasciitilde{} \{\#\}\textbackslash{}\textasciicircum{}" in text
+    assert r"A\&B" in text
+    assert r"\textbf{.988}" in text
+    bare = re.sub(r"\\[{}]", "", text)
+    assert bare.count("{") == bare.count("}")
+    assert not re.search(r"(?<!\\)[#%]", text)
+    assert text.count(r"\midrule") == 2, "below the heading and between sections"
+    frame = pd.DataFrame({"m": ["x"], "a": [10.05]})
+    assert "10.050" in Table(frame).to_latex()
+
+
+def test_terminal_takes_markup_as_text():
+    table = Table(pd.DataFrame({"[red]m": ["[bold]x"]}), "[red]t")
+    assert "[red]t" in str(table)
+    assert "[bold]x" in str(table)
+
+
+def test_notebooks_get_html():
+    html = two_methods().table()._repr_html_()
+    assert "<table" in html
+    assert "ECE class-wise" in html
+
+
+def test_empty_tables_work_in_every_format():
+    empty = make_evaluation([])
+    for table in (tables.comparison_table(empty), tables.detection_table(empty), tables.paper_table([])):
+        assert not len(table)
+        assert table.to_markdown()
+        assert table.to_latex()
+        assert json.loads(table.to_json())["rows"] == []
+        assert str(table)
+
+
+def test_class_table_against_hand_worked_numbers():
+    probs = [[0.9, 0.1], [0.8, 0.2], [0.3, 0.7], [0.6, 0.4]]
+    table = class_table(Predictions([0, 0, 1, 1], ("no", "yes"), probs=probs))
+    assert table.frame["Recall"].tolist() == [1.0, 0.5]
+    assert table.frame["Precision"].tolist() == pytest.approx([2 / 3, 1.0])
+    assert table.frame["Confidence"].tolist() == pytest.approx([(0.9 + 0.8 + 0.6) / 3, 0.7])
+    assert table.frame["ECE"].tolist() == pytest.approx([(0.1 + 0.2 + 0.3 + 0.6) / 4] * 2)
+
+
+def test_class_wise_ece_is_the_mean_of_the_class_table():
+    from ebmcal.metrics import ece_classwise
+
+    rows = make_predictions(300, 2.0)
+    assert class_table(rows).frame["ECE"].mean() == pytest.approx(ece_classwise(rows.labels, probs=rows.probs))
+
+
+def test_many_labels_show_those_with_the_lowest_recall():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(600, 40))
+    rows = Predictions(rng.integers(0, 40, 600), tuple(f"c{i}" for i in range(40)), logits=logits)
+    table = class_table(rows)
+    assert len(table) == 20
+    assert "20 labels with the lowest recall of 40" in table.notes[0]
+    assert table.frame["Recall"].is_monotonic_increasing
+    assert len(confusion_table(rows)) == 10
+
+
+def test_confident_errors_are_sorted_and_counted():
+    rows = make_predictions(200, 3.0)
+    table = confident_errors(rows, n=5)
+    wrong = rows.predicted != rows.labels
+    assert table.frame["Confidence"].tolist() == sorted(rows.confidence[wrong], reverse=True)[:5]
+    assert f"{wrong.sum()} of 200" in table.notes[0]
+    no_texts = confident_errors(Predictions([0], ("a", "b"), probs=[[0.1, 0.9]], ids=["r7"]))
+    assert no_texts.frame["Text"].tolist() == ["id r7"]
+
+
+def test_label_issues_are_cut_and_counted():
+    issues = [{"text": f"t{i}", "given": "a", "suggested": "b", "score": 1 - i / 100} for i in range(30)]
+    table = label_issue_table(issues)
+    assert len(table) == 10
+    assert "first 10 of 30" in table.notes[0]
+    assert table.frame.iloc[0].tolist() == ["t0", "a", "b", 1.0]
+
+
+def test_energy_examples_are_the_ends_with_both_posteriors():
+    rows, baseline = make_predictions(50, 1.4), make_predictions(50, 4.0)
+    table = energy_examples(rows, baseline.rows(np.arange(50)[::-1]), n=3)  # another order: matched by id
+    order = np.argsort(rows.energies)
+    assert table.frame["Ê(x)"].tolist() == pytest.approx(rows.energies[[*order[:3], *order[-3:]]].tolist())
+    assert table.frame["Text"][0] == HOSTILE_TEXTS[0]
+    first = int(order[0])
+    label = rows.labels[first]
+    shown = f"{LABELS[label]} {baseline.probs[first, label]:.3f} → {rows.probs[first, label]:.3f}"
+    assert table.frame["Posterior"][0].splitlines()[0] == shown
+
+
+@pytest.mark.parametrize("n_rows", [1, 2, 3, 7])
+def test_no_energy_example_appears_twice(n_rows):
+    rows = make_predictions(n_rows)
+    assert sorted(energy_examples(rows).frame["Ê(x)"]) == pytest.approx(sorted(rows.energies))
+
+
+def test_energy_examples_without_energies_baseline_or_matching_rows():
+    assert not len(energy_examples(make_predictions(5, energies=False)))
+    assert "→" not in energy_examples(make_predictions(5)).frame["Posterior"][0]
+    other = Predictions([0], ("a", "b"), probs=[[0.5, 0.5]])
+    assert "→" not in "".join(energy_examples(make_predictions(4), other).frame["Posterior"])
+    partly = energy_examples(make_predictions(4), make_predictions(3)).frame["Posterior"]
+    assert sum("→" not in text for text in partly) == 1
+
+
+def test_noise_examples_put_hidden_words_after_their_masks():
+    records = [
+        {"source": "infill", "masked": "<M> young <M> of charm", "hidden": ["as a", "woman"], "text": "of a young man"},
+        {"source": "infill", "masked": "one <M> <SEP> two", "hidden": ["x"], "text": "a", "text_pair": "b"},
+        {"source": "splice", "masked": "no mask here", "hidden": ["lost"], "text": ""},
+    ]
+    frame = noise_examples(records).frame
+    masked = ["<M> (as a) young <M> (woman) of charm", "one <M> (x) ‖ two", "no mask here (lost)"]
+    assert frame["Made from (hidden words)"].tolist() == masked
+    assert frame["Noise text"].tolist() == ["of a young man", "a ‖ b", ""]
+    online = noise_examples([{"source": "splice", "text": "a b", "text_pair": None}]).frame
+    assert online.columns.tolist() == ["Source", "Noise text"]
+
+
+def test_noise_auroc_per_method_with_warnings():
+    histories = [("hidden", make_history("hidden", seed)) for seed in (1, 2)] + [
+        ("baseline", make_history("baseline", 1))
+    ]
+    detection = [{"model": "hidden-seed1", "texts": "noise", "score": "energy", "auroc": 0.99, "fpr95": 0.1}]
+    table = noise_auroc_table(histories, pd.DataFrame(detection), reuse=3.0)
+    assert column(table, "Method") == ["hidden"]
+    assert table.frame["Training"][0] == pytest.approx(0.69, abs=0.01)
+    notes = " ".join(table.notes)
+    assert "too easy (held-out AUROC 0.99)" in notes
+    assert "used 3.0 times" in notes
+    assert not len(noise_auroc_table([], pd.DataFrame()))
+
+
+def test_noise_sources_show_what_is_known():
+    noise = {"sources": {"splice": {"words": 12.25, "probe_auroc": 0.634, "lm": {"x": 1}}, "mlm": {"words": 9.0}}}
+    table = noise_source_table(noise)
+    assert table.columns == ["Source", "Words", "Probe AUROC"]
+    assert [cell.text for cell in table.cells()[1]] == ["mlm", "9.0", "–"]
+    assert not len(noise_source_table({}))
