@@ -1,0 +1,175 @@
+"""Requests and responses: parsing of request bodies with plain error messages, and the types of the OpenAPI document.
+
+Error messages state what was received and what is allowed but never quote the body: they may end up in a log.
+"""
+
+import codecs
+import re
+from typing import Any
+
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
+
+from ebmcal.data.values import INK
+from ebmcal.serving.batcher import Text
+from ebmcal.serving.limits import Limits
+
+PAIR = '{"text": "…", "text_pair": "…"}'
+
+
+class Answer(BaseModel):
+    """The prediction for one text; a field is null if the model has no abstention rule for it."""
+
+    id: str | None = Field(description="Id of the row in the answer log; null without one.")
+    label: str = Field(description="The most probable class.")
+    confidence: float = Field(description="Its probability.")
+    probabilities: dict[str, float] = Field(description="Probability per class, after calibration.")
+    logits: dict[str, float] = Field(description="Logit per class, before calibration.")
+    energy: float = Field(description="Low = like the training data.")
+    decision: str | None = Field(description="answer or abstain.")
+    reason: str | None = Field(description="Why the rule abstains; empty if it answers.")
+    score: float | None = Field(description="The score that the decision is based on.")
+    ood: bool | None = Field(description="Whether the text is out-of-distribution (unlike the training data).")
+    ood_score: float | None = Field(description="The score behind ood; high = unlike the training data.")
+    ood_p: float | None = Field(description="p-value: share of calibration texts with a score at least as high.")
+    label_set: list[str] | None = Field(description="Labels that contain the correct one at the fitted coverage.")
+    n_tokens: int = Field(description="Tokens that the model processed.")
+    is_truncated: bool = Field(description="Whether the text reached the maximum length, so its end may be ignored.")
+
+
+class Answers(BaseModel):
+    """One answer per input, in the same order."""
+
+    model: str
+    results: list[Answer]
+
+
+class ModelInfo(BaseModel):
+    """A served model."""
+
+    name: str
+    labels: list[str]
+    calibrator: str | None
+    folded_temperature: float | None = Field(description="Temperature contained in the weights of the last layer.")
+    energy: str = Field(description="The energy function: hidden, sharp-hidden, scalar, …")
+    is_energy_trained: bool = Field(description="Whether noise contrastive estimation trained the energy.")
+    max_length: int = Field(description="Maximum number of tokens; longer texts are truncated.")
+    is_pair: bool | None = Field(description="Whether inputs are pairs; null if unknown, then both are accepted.")
+    abstention: list[str] = Field(description="The guarantees of the abstention rule.")
+
+
+class ModelList(BaseModel):
+    """The served models; the first one answers requests that name none."""
+
+    models: list[ModelInfo]
+
+
+class State(BaseModel):
+    """ok, or what is wrong."""
+
+    status: str
+
+
+class Problem(BaseModel):
+    """What is wrong with a request and what to do."""
+
+    error: str
+
+
+def request_schema(limits: Limits) -> dict[str, Any]:
+    """The JSON schema of the body of `/v1/classify`."""
+    text = {"type": "string", "maxLength": limits.max_characters, "pattern": INK}
+    pair = {
+        "type": "object", "required": ["text"], "additionalProperties": False, "title": "Pair",
+        "properties": {"text": text, "text_pair": {"anyOf": [text, {"type": "null"}]}},
+    }  # fmt: skip
+    texts = {"type": "array", "items": {"anyOf": [text, pair]}, "minItems": 1, "maxItems": limits.max_texts}
+    model = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "A name of /v1/models."}
+    inputs = {"anyOf": [text, pair, texts], "description": "A text, a pair, or a list of texts and pairs."}
+    return {
+        "type": "object", "required": ["inputs"], "additionalProperties": False, "title": "Request",
+        "properties": {"inputs": inputs, "model": model},
+    }  # fmt: skip
+
+
+def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | None]:
+    """The texts and the model name in the body of `/v1/classify`; a ValueError states what is wrong.
+
+    >>> parse_request(b'{"inputs": ["a", {"text": "b", "text_pair": "c"}]}', Limits())
+    (['a', ('b', 'c')], None)
+    >>> parse_request(b'{"inputs": 3}', Limits())
+    Traceback (most recent call last):
+    ValueError: "inputs": expected a text, {"text": "…", "text_pair": "…"} or a list of them, got a number.
+    """
+    body = _parse_object(content, {"inputs", "model"}, '{"inputs": "a text"}')
+    inputs, model = _get(body, "inputs"), body.get("model")
+    if not isinstance(model, str | None):
+        raise ValueError(f'"model": expected a name of /v1/models, got {_kind(model)}.')
+    if not isinstance(inputs, list):
+        return [_parse_text(inputs, '"inputs"', limits, " or a list of them")], model
+    if not inputs:
+        raise ValueError('"inputs": expected at least one text, got an empty list.')
+    if len(inputs) > limits.max_texts:
+        raise ValueError(f'"inputs" has {len(inputs)} texts; at most {limits.max_texts} are allowed. Split it.')
+    return [_parse_text(value, f"inputs[{i}]", limits) for i, value in enumerate(inputs)], model
+
+
+def parse_text(content: bytes, limits: Limits) -> Text:
+    """The text, or pair of texts, in a body that consists of one; a ValueError states what is wrong."""
+    return _parse_text(_parse_object(content, {"text", "text_pair"}, PAIR), "The body", limits)
+
+
+def _parse_object(content: bytes, known: set[str], example: str) -> dict[str, Any]:
+    if content.startswith(codecs.BOM_UTF8):
+        raise ValueError("The body starts with a byte order mark. Send UTF-8 without one.")
+    try:
+        body = from_json(content)
+    except ValueError as error:
+        raise ValueError(f"The body is not JSON in UTF-8; expected {example}.") from error
+    if not isinstance(body, dict):
+        raise ValueError(f"Expected an object such as {example}, got {_kind(body)}.")
+    _refuse_unknown(body, known, "The body")
+    return body
+
+
+def _parse_text(value: Any, where: str, limits: Limits, alternatives: str = "") -> Text:
+    if isinstance(value, str):
+        return _check_text(value, where, limits)
+    if not isinstance(value, dict):
+        separator = "," if alternatives else " or"
+        raise ValueError(f"{where}: expected a text{separator} {PAIR}{alternatives}, got {_kind(value)}.")
+    _refuse_unknown(value, {"text", "text_pair"}, where)
+    _get(value, "text", f"{where}: ")
+    texts = [
+        _check_text(text, f'{where}: "{name}"', limits)
+        for name, text in sorted(value.items())
+        if not (name == "text_pair" and text is None)
+    ]
+    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
+
+
+def _check_text(text: Any, where: str, limits: Limits) -> str:
+    if not isinstance(text, str):
+        raise ValueError(f"{where}: expected a text, got {_kind(text)}.")
+    if len(text) > limits.max_characters:
+        raise ValueError(f"{where} has {len(text)} characters; at most {limits.max_characters} are allowed.")
+    if not re.search(INK, text):
+        raise ValueError(f"{where} is an empty text.")
+    return text
+
+
+def _get(body: dict[str, Any], name: str, where: str = "") -> Any:
+    if name not in body:
+        raise ValueError(f'{where}"{name}" is missing.')
+    return body[name]
+
+
+def _refuse_unknown(body: dict[str, Any], known: set[str], where: str) -> None:
+    if body.keys() - known:
+        allowed = " and ".join(f'"{name}"' for name in sorted(known))
+        raise ValueError(f"{where} has unknown fields; only {allowed} are allowed.")
+
+
+def _kind(value: Any) -> str:
+    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
+    return kinds.get(type(value), "a number")

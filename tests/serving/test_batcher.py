@@ -1,0 +1,227 @@
+"""The queue and its worker: order, token budget, bounds, failures and shutdown. No torch, no HTTP."""
+
+import threading
+import time
+from concurrent.futures import CancelledError
+
+import pytest
+
+from ebmcal.errors import EbmcalError
+from ebmcal.serving import Limits, batcher
+from ebmcal.serving.batcher import Batcher, QueueFull, Stopped, TooManyTokens
+
+WAIT = 10  # seconds after which a test fails
+
+
+class Slow:
+    """A model that answers when `go` is set, and remembers its batches. A token is a letter."""
+
+    def __init__(self):
+        self.go, self.started, self.batches = threading.Event(), threading.Event(), []
+
+    def __call__(self, texts):
+        self.batches.append(list(texts))
+        self.started.set()
+        assert self.go.wait(WAIT)
+        return [text.upper() for text in texts]
+
+
+@pytest.fixture
+def slow():
+    model = Slow()
+    yield model
+    model.go.set()
+
+
+def start(predict, encode=list, **limits):
+    return Batcher(encode, predict, Limits(**limits))
+
+
+def busy(slow, encode=list, **limits):
+    """A batcher with its worker held in the first batch."""
+    started = start(slow, encode, **limits)
+    started.submit(["x"])
+    assert slow.started.wait(WAIT)
+    return started
+
+
+def test_results_belong_to_their_request_in_order():
+    started = start(lambda texts: [text.upper() for text in texts])
+    futures = [started.submit([f"a{i}", f"b{i}"]) for i in range(50)]
+    assert [f.result(WAIT) for f in futures] == [[f"A{i}", f"B{i}"] for i in range(50)]
+    assert started.close(WAIT)
+    assert started.n_waiting == 0
+
+
+def test_waiting_texts_are_batched_within_the_token_budget(slow):
+    started = busy(slow, batch_tokens=6)
+    requests = [["aa", "bb"], ["ccc"], ["dddddddd", "e"], ["f"]]
+    futures = [started.submit(texts) for texts in requests]
+    slow.go.set()
+    assert [f.result(WAIT) for f in futures] == [[text.upper() for text in texts] for texts in requests]
+    assert slow.batches == [["x"], ["aa", "bb"], ["ccc"], ["dddddddd"], ["e", "f"]]
+    started.close()
+
+
+def test_a_full_queue_refuses_with_a_time_to_retry(slow):
+    started = busy(slow, max_queue=3, max_texts=3)
+    accepted = started.submit(["a", "b"])
+    with pytest.raises(QueueFull, match="2 texts are already waiting") as caught:
+        started.submit(["c", "d"])
+    assert 1 <= caught.value.retry_after <= 60
+    slow.go.set()
+    assert accepted.result(WAIT) == ["A", "B"]
+    assert started.submit(["c", "d", "e"]).result(WAIT) == ["C", "D", "E"]
+    started.close()
+
+
+def test_a_cancelled_request_is_neither_encoded_nor_computed(slow):
+    encoded = []
+    started = busy(slow, lambda texts: encoded.extend(texts) or list(texts), max_queue=2, max_texts=2)
+    cancelled, kept = started.submit(["a"]), started.submit(["b"])
+    assert cancelled.cancel()
+    slow.go.set()
+    assert kept.result(WAIT) == ["B"]
+    with pytest.raises(CancelledError):
+        cancelled.result(WAIT)
+    assert (slow.batches, encoded) == ([["x"], ["b"]], ["x", "b"])
+    assert started.n_waiting == 0
+    started.close()
+
+
+def test_texts_are_encoded_in_portions_and_only_when_needed(slow, monkeypatch):
+    """A queue full of long texts must not be tokenised in one call, nor before its turn."""
+    monkeypatch.setattr(batcher, "PORTION", 100)
+    calls = []
+    started = busy(slow, lambda texts: calls.append(list(texts)) or list(texts), batch_tokens=20, max_tokens=10**6)
+    long, others = started.submit(["a" * 40] * 6), [started.submit(["b" * 30]) for _ in range(20)]
+    n_before_the_first_batch = None
+
+    def note(texts):
+        nonlocal n_before_the_first_batch
+        n_before_the_first_batch = n_before_the_first_batch or len(calls)
+        return [text.upper() for text in texts]
+
+    started._predict = note
+    slow.go.set()
+    assert long.result(WAIT) == ["A" * 40] * 6
+    assert all(other.result(WAIT) == ["B" * 30] for other in others)
+    assert max(sum(map(len, call)) for call in calls) <= 100
+    assert n_before_the_first_batch == 4, "x, then the long request in three portions; the others wait"
+    assert ["b" * 30] * 3 in calls, "short requests share a call"
+    started.close()
+
+
+def test_a_cancelled_request_stops_being_encoded(slow, monkeypatch):
+    monkeypatch.setattr(batcher, "PORTION", 10)
+    calls, future = [], None
+
+    def encode(texts):
+        calls.append(list(texts))
+        if future is not None:
+            future.cancel()
+        return list(texts)
+
+    started = busy(slow, encode)
+    future = started.submit(["a" * 10] * 50)
+    slow.go.set()
+    assert started.submit(["b"]).result(WAIT) == ["B"]
+    assert len(calls) <= 3
+    started.close()
+
+
+def test_too_many_tokens_are_refused_without_affecting_others(slow):
+    started = start(slow, max_tokens=4)
+    slow.go.set()
+    long, short = started.submit(["abc", "de"]), started.submit(["abcd"])
+    with pytest.raises(TooManyTokens, match="has 5 tokens; at most 4"):
+        long.result(WAIT)
+    assert short.result(WAIT) == ["ABCD"]
+    assert started.n_waiting == 0
+    started.close()
+
+
+@pytest.mark.parametrize("where", ["encode", "predict", "one text"])
+def test_a_failure_concerns_its_own_request_only(slow, where):
+    def encode(texts):
+        if where == "encode" and "bad" in texts:
+            raise ValueError("no tokens")
+        return list(texts)
+
+    def predict(texts):
+        if where == "predict" and "bad" in texts:
+            raise ValueError("no result")
+        return [EbmcalError("not this one") if text == "BAD" else text for text in slow(texts)]
+
+    started = start(predict, encode)
+    started.submit(["x"])
+    assert slow.started.wait(WAIT)
+    good, bad, also_good = (started.submit(texts) for texts in (["a"], ["b", "bad"], ["c"]))
+    slow.go.set()
+    assert (good.result(WAIT), also_good.result(WAIT)) == (["A"], ["C"])
+    with pytest.raises(ValueError, match=r"no tokens|no result|not this one"):
+        bad.result(WAIT)
+    assert started.submit(["d"]).result(WAIT) == ["D"]
+    assert started.problem() == ""
+    started.close()
+
+
+def test_closing_finishes_accepted_requests_and_refuses_new_ones(slow):
+    started = start(slow)
+    futures = [started.submit([f"t{i}"]) for i in range(20)]
+    closer = threading.Thread(target=started.close)
+    closer.start()
+    while not started.is_closing:
+        time.sleep(0.001)
+    with pytest.raises(Stopped, match="shutting down"):
+        started.submit(["late"])
+    slow.go.set()
+    closer.join(WAIT)
+    assert [f.result(0) for f in futures] == [[f"T{i}"] for i in range(20)]
+
+
+def test_a_dead_worker_is_reported_and_nobody_waits_for_it(slow):
+    def die(texts):
+        slow(texts)
+        raise SystemExit
+
+    started = start(die)
+    first = started.submit(["x"])
+    assert slow.started.wait(WAIT)
+    waiting = started.submit(["y"])
+    slow.go.set()
+    for future in (first, waiting):
+        with pytest.raises(Stopped, match="stopped before"):
+            future.result(WAIT)
+    started._worker.join(WAIT)
+    with pytest.raises(Stopped, match="died"):
+        started.submit(["z"])
+
+
+def test_a_stuck_worker_is_reported_and_an_idle_one_is_not(slow):
+    started = start(slow, stall=0.2)
+    time.sleep(0.5)
+    assert started.problem() == ""
+    stuck = started.submit(["x"])
+    assert slow.started.wait(WAIT)
+    time.sleep(0.4)
+    assert "stuck" in started.problem()
+    slow.go.set()
+    assert stuck.result(WAIT) == ["X"]
+    time.sleep(0.1)
+    assert started.problem() == ""
+    started.close()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_body": 0, "timeout": 0.0}, r"max_body must be at least 1, got 0\. timeout must be greater than 0"),
+        ({"max_texts": 10, "max_queue": 9}, r"max_queue must be at least max_texts \(10\), got 9"),
+        ({"batch_wait": -1.0}, "batch_wait must be at least 0"),
+        ({"max_buffered": 10}, "max_buffered must be at least max_body"),
+    ],
+)
+def test_limits_are_checked(settings, message):
+    with pytest.raises(EbmcalError, match=message):
+        Limits(**settings)
