@@ -1,74 +1,45 @@
-"""What `import ebmcal` shows: one list of names, loaded when they are asked for, known to editors and type checkers."""
+"""The public names: importable, documented, the same for type checkers and at run time."""
 
 import ast
-import importlib
 import inspect
 import re
-import textwrap
 from pathlib import Path
 
 import pytest
 
 import ebmcal
-from ebmcal.config import RunConfig
-
-NAMES = sorted(set(ebmcal.__all__) - {"__version__"})
 
 
-def test_dir_shows_the_list_and_nothing_else():
-    importlib.import_module("ebmcal.metrics")
-    assert dir(ebmcal) == sorted(ebmcal.__all__)
-    assert len(ebmcal.__all__) == len(set(ebmcal.__all__))
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_every_name_exists_and_says_what_it_is(name):
-    assert inspect.getdoc(getattr(ebmcal, name))
-
-
-def names_in(module):
-    """The functions and classes that a package offers, with where they are."""
-    package = importlib.import_module(f"ebmcal.{module}")
-    return [
-        (f"{module}.{name}", getattr(package, name)) for name in package.__all__ if callable(getattr(package, name))
-    ]
-
-
-OFFERED = [(name, None) for name in NAMES]
-OFFERED += [
-    entry for module in ("metrics", "calibrators", "predictions", "decisions", "plots") for entry in names_in(module)
-]
-
-
-@pytest.mark.parametrize(("name", "thing"), OFFERED, ids=[name for name, _ in OFFERED])
-def test_every_name_has_an_example(name, thing):
-    """One that runs (`>>>`), or of what needs a model or a file, indented code."""
-    text = inspect.getdoc(thing or getattr(ebmcal, name)) or ""
-    blocks = re.findall(r"(?:^    .*(?:\n|$))+", text, re.M)
-    assert ">>> " in text or any(ast.parse(textwrap.dedent(block)).body for block in blocks), text
-
-
-@pytest.mark.parametrize(("name", "thing"), [entry for entry in names_in("metrics") if inspect.isfunction(entry[1])])
-def test_functions_of_arrays_say_their_shapes(name, thing):
-    arrays = {"labels", "logits", "probs", "scores", "energies"} & set(inspect.signature(thing).parameters)
-    assert not arrays or "[n" in inspect.getdoc(thing)
+@pytest.mark.parametrize("name", [n for n in ebmcal.__all__ if n != "__version__"])
+def test_public_names_exist_and_are_documented(name):
+    value = getattr(ebmcal, name)
+    assert value.__doc__
+    assert name in dir(ebmcal)
 
 
 def test_type_checkers_see_the_same_names():
-    tree = ast.parse(Path(ebmcal.__file__).read_text(encoding="utf-8"))
-    block = next(node for node in tree.body if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
-    seen = {alias.asname: node.module for node in block.body for alias in node.names}
-    assert seen == ebmcal._HOMES
-    assert (Path(ebmcal.__file__).parent / "py.typed").exists()
+    tree = ast.parse(Path(ebmcal.__file__).read_text())
+    block = next(n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))
+    seen = {alias.asname for node in block.body for alias in node.names}
+    assert seen == set(ebmcal.__all__) - {"__version__"}
 
 
-def test_a_name_that_is_not_there():
-    with pytest.raises(AttributeError, match="lode"):
-        _ = ebmcal.lode
+def test_run_has_an_explicit_signature_that_matches_its_config():
+    parameters = inspect.signature(ebmcal.run).parameters
+    assert all(p.kind is not p.VAR_KEYWORD for p in parameters.values())
+    own = {"config", "settings", "progress"}
+    assert set(parameters) - own <= set(ebmcal.RunConfig.model_fields)
+    documented = set(re.findall(r"^        (\w+):", ebmcal.run.__doc__, re.MULTILINE))
+    assert documented == set(parameters)
 
 
-def test_the_settings_of_a_run_are_in_its_signature():
-    for function in (ebmcal.run, ebmcal.train):
-        parameters = inspect.signature(function).parameters
-        assert set(parameters) == {"config", "progress", "shared_cache", *RunConfig.model_fields}
-        assert parameters["max_length"].default == 128
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'evalute'"):
+        _ = ebmcal.evalute
+
+
+def test_run_stays_a_function_after_its_module_was_imported():
+    import ebmcal.runs
+
+    assert callable(ebmcal.run)
+    assert ebmcal.run is ebmcal.runs.run

@@ -1,6 +1,6 @@
 """Tiny random encoders and language models, built from config objects: no network, a few thousand weights.
 
-Tokenizers are trained on `SENTENCES`. Dropout is off, so that two ways to compute the same thing can be compared.
+Tokenizers are trained on `SENTENCES`. Dropout is off, so that two implementations can be compared.
 """
 
 from pathlib import Path
@@ -9,9 +9,6 @@ import numpy as np
 import torch
 import transformers as hf
 from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
-
-from ebmcal.noise.lm import NoiseLm, add_markers
-from ebmcal.noise.masking import Markers
 
 _SUBJECTS = ["the film", "a slow story", "her first novel", "this meal", "the old phone", "their new song"]
 _VERBS = ["is", "was never", "feels", "will not be"]
@@ -81,7 +78,7 @@ def make_encoder(kind: str, n_labels: int = 3, seed: int = 0, scale: float = 8.0
     name, settings = ENCODERS[kind]
     config = getattr(hf, f"{name}Config")(**settings | {"num_labels": n_labels} | changes)
     torch.manual_seed(seed)
-    return _grown(getattr(hf, f"{name}ForSequenceClassification")(config), scale).eval()
+    return _scaled(getattr(hf, f"{name}ForSequenceClassification")(config), scale).eval()
 
 
 def make_language_model(kind: str, seed: int | None = 0, scale: float = 8.0, **changes):
@@ -89,10 +86,10 @@ def make_language_model(kind: str, seed: int | None = 0, scale: float = 8.0, **c
     name, config, settings = LANGUAGE_MODELS[kind]
     if seed is not None:
         torch.manual_seed(seed)
-    return _grown(getattr(hf, name)(config(**settings | changes)), scale).eval()
+    return _scaled(getattr(hf, name)(config(**settings | changes)), scale).eval()
 
 
-def _grown(model, scale):
+def _scaled(model, scale):
     """Fresh models have weights of 0.02: outputs hardly depend on the input, and a comparison would show nothing."""
     with torch.no_grad():
         for name, parameter in model.named_parameters():
@@ -145,20 +142,6 @@ def save_language_model(folder: Path, kind: str = "llama", texts=SENTENCES) -> P
     make_language_model(kind, scale=1.0, vocab_size=len(tokenizer)).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder
-
-
-def make_noise_lm(kind: str = "llama", mode: str = "infill", mask_ratio: float = 0.4, **changes) -> NoiseLm:
-    """An untrained noise LM over a byte-level vocabulary of `SENTENCES`."""
-    tokenizer = train_tokenizer(SENTENCES)
-    model = make_language_model(kind, vocab_size=len(tokenizer))
-    torch.manual_seed(1)
-    markers = add_markers(model, tokenizer)
-    return NoiseLm(model, tokenizer, markers, mode, mask_ratio, **changes)
-
-
-def markers_behind(n: int) -> Markers:
-    """Marks whose ids follow a vocabulary of n."""
-    return Markers(n, n + 1, n + 2, end=n + 3)
 
 
 def random_texts(lengths, vocabulary: int = VOCABULARY, seed: int = 0) -> list[np.ndarray]:

@@ -1,81 +1,92 @@
 """ebmcal: text classifiers whose probabilities can be trusted.
 
-The evaluation half (`Predictions`, `metrics`, `calibrators`, `plots`, `report`) needs no torch; `run`, `load` and what
-trains need the extra `train`. Names are loaded when they are first used.
+The evaluation half (`Predictions`, `evaluate`, `metrics`, `calibration`, `selective`, `reports`) works without torch;
+training, loading and serving models need the extra `train`. Names and submodules are loaded on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
-#: The public names and where they are.
-_HOMES = {
+#: Public names and the modules that define them.
+_MODULES = {
+    "AbstentionRule": "ebmcal.selective",
     "EbmcalError": "ebmcal.errors",
-    "EnergyClassifier": "ebmcal.models.classifier",
-    "EnergyTextClassifier": "ebmcal.estimator",
-    "EnergyTrainer": "ebmcal.training.energy_trainer",
-    "Ensemble": "ebmcal.ensemble",
-    "JointTrainer": "ebmcal.training.trainer",
+    "EnergyClassifier": "ebmcal.modeling.classifier",
+    "EnergyConfig": "ebmcal.training.config",
+    "EnergyTextClassifier": "ebmcal.sklearn",
+    "EnergyTrainer": "ebmcal.training.trainer",
+    "Ensemble": "ebmcal.prediction",
+    "Evaluation": "ebmcal.evaluation",
     "Model": "ebmcal.model",
     "Predictions": "ebmcal.predictions",
     "Run": "ebmcal.runs",
-    "Rule": "ebmcal.decisions",
     "RunConfig": "ebmcal.config",
-    "ScalingBinning": "ebmcal.calibrators",
-    "TemperatureScaling": "ebmcal.calibrators",
-    "decide": "ebmcal.deciding",
+    "ScalingBinning": "ebmcal.calibration",
+    "TemperatureScaling": "ebmcal.calibration",
     "evaluate": "ebmcal.evaluation",
-    "export": "ebmcal.sharing.export",
+    "export_onnx": "ebmcal.export",
+    "fit_abstention": "ebmcal.selective",
+    "generate_noise": "ebmcal.noise",
     "load": "ebmcal.model",
+    "monitor": "ebmcal.monitoring",
     "open_run": "ebmcal.runs",
-    "predict_file": "ebmcal.streaming",
-    "push": "ebmcal.sharing.push",
+    "predict_file": "ebmcal.prediction",
+    "push_to_hub": "ebmcal.export",
     "run": "ebmcal.runs",
-    "stress_test": "ebmcal.stress.testing",
-    "summarize": "ebmcal.metrics",
-    "train": "ebmcal.runs",
-    "watch": "ebmcal.watching.watch",
-    "write_noise": "ebmcal.noise.writing",
-    "write_report": "ebmcal.report",
+    "test_robustness": "ebmcal.robustness",
+    "write_report": "ebmcal.reports",
 }
 
-__all__ = [*_HOMES, "__version__"]
+_SUBMODULES = ("calibration", "data", "metrics", "noise", "reports", "selective")
 
-if TYPE_CHECKING:  # the same names, where editors and type checkers look; a test keeps the two equal
-    from ebmcal.calibrators import ScalingBinning as ScalingBinning
-    from ebmcal.calibrators import TemperatureScaling as TemperatureScaling
+__all__ = [*_MODULES, *_SUBMODULES, "__version__"]
+
+if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps the two equal
+    from ebmcal import calibration as calibration
+    from ebmcal import data as data
+    from ebmcal import metrics as metrics
+    from ebmcal import noise as noise
+    from ebmcal import reports as reports
+    from ebmcal import selective as selective
+    from ebmcal.calibration import ScalingBinning as ScalingBinning
+    from ebmcal.calibration import TemperatureScaling as TemperatureScaling
     from ebmcal.config import RunConfig as RunConfig
-    from ebmcal.deciding import decide as decide
-    from ebmcal.decisions import Rule as Rule
-    from ebmcal.ensemble import Ensemble as Ensemble
     from ebmcal.errors import EbmcalError as EbmcalError
-    from ebmcal.estimator import EnergyTextClassifier as EnergyTextClassifier
+    from ebmcal.evaluation import Evaluation as Evaluation
     from ebmcal.evaluation import evaluate as evaluate
-    from ebmcal.metrics import summarize as summarize
+    from ebmcal.export import export_onnx as export_onnx
+    from ebmcal.export import push_to_hub as push_to_hub
     from ebmcal.model import Model as Model
     from ebmcal.model import load as load
-    from ebmcal.models.classifier import EnergyClassifier as EnergyClassifier
-    from ebmcal.noise.writing import write_noise as write_noise
+    from ebmcal.modeling.classifier import EnergyClassifier as EnergyClassifier
+    from ebmcal.monitoring import monitor as monitor
+    from ebmcal.noise import generate_noise as generate_noise
+    from ebmcal.prediction import Ensemble as Ensemble
+    from ebmcal.prediction import predict_file as predict_file
     from ebmcal.predictions import Predictions as Predictions
-    from ebmcal.report import write_report as write_report
+    from ebmcal.reports import write_report as write_report
+    from ebmcal.robustness import test_robustness as test_robustness
     from ebmcal.runs import Run as Run
     from ebmcal.runs import open_run as open_run
     from ebmcal.runs import run as run
-    from ebmcal.runs import train as train
-    from ebmcal.sharing.export import export as export
-    from ebmcal.sharing.push import push as push
-    from ebmcal.streaming import predict_file as predict_file
-    from ebmcal.stress.testing import stress_test as stress_test
-    from ebmcal.training.energy_trainer import EnergyTrainer as EnergyTrainer
-    from ebmcal.training.trainer import JointTrainer as JointTrainer
-    from ebmcal.watching.watch import watch as watch
-else:  # hidden from them: to a type checker it would make every misspelt name a right one
+    from ebmcal.selective import AbstentionRule as AbstentionRule
+    from ebmcal.selective import fit_abstention as fit_abstention
+    from ebmcal.sklearn import EnergyTextClassifier as EnergyTextClassifier
+    from ebmcal.training.config import EnergyConfig as EnergyConfig
+    from ebmcal.training.trainer import EnergyTrainer as EnergyTrainer
+else:  # hidden from type checkers, which would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in _HOMES:
-            return getattr(importlib.import_module(_HOMES[name]), name)
-        raise AttributeError(f"module 'ebmcal' has no attribute {name!r}")
+        if name in _MODULES:
+            value = getattr(importlib.import_module(_MODULES[name]), name)
+        elif name in _SUBMODULES:
+            value = importlib.import_module(f"ebmcal.{name}")
+        else:
+            raise AttributeError(f"module 'ebmcal' has no attribute {name!r}")
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -1,9 +1,8 @@
-"""`RunConfig`: everything `ebmcal run` depends on, from YAML and flags; every mistake is reported at once.
+"""`RunConfig`: every setting of `ebmcal run`, from YAML, the command line or Python. All mistakes are reported at once.
 
-`None` means "decide for me": `ebmcal.recipe` fills it in. The resolved config is what a run records.
+None means "decide for me": `ebmcal.training.recipe` fills it in when the size of the data is known. No torch.
 """
 
-import contextlib
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,34 +10,31 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 from pydantic_core import PydanticCustomError
 
+from ebmcal.data.tasks import find_task
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.noise_setting import parse_noise, spell_noise
-from ebmcal.tasks import find_task
-
-#: Choices whose tables need torch, for checking a config without it. A test keeps them equal to the tables.
-METHOD_NAMES = (
-    "baseline", "poscal", "poscal-kl", "label-smoothing", "focal", "mixup", "mlm-aux", "manifold", "sngp",
-    "noise-entropy", "cutmix", "scalar", "hidden", "sharp-hidden", "scaled-hidden", "hidden-cutmix", "hidden-entropy",
-    "hidden-smoothing",
-)  # fmt: skip
-#: What is trained by default; the advice chooses between them, each with temperature and without.
-AUTO_METHODS = ("baseline", "hidden-smoothing")
+from ebmcal.methods import METHODS
+from ebmcal.noise.setting import format_noise, parse_noise
+from ebmcal.storage import fingerprint
+from ebmcal.training import recipe as defaults
 
 Names = list[str]
 
-#: Seeds go into numpy and torch, which take 32 bits. No run has more steps than the second, nor the third of rows.
-SEEDS, STEPS, ROWS = 2**32, 10**8, 10**9
+#: numpy and torch accept seeds of 32 bits; the others are sanity limits.
+MAX_SEED, MAX_STEPS, MAX_ROWS = 2**32, 10**8, 10**9
+
+#: A config file has at most this many characters and nodes (YAML aliases can expand without bound).
+MAX_YAML_CHARACTERS, MAX_YAML_NODES = 1_000_000, 10_000
+
+DATA, MODEL, NOISE, TRAINING, RUN = "Data", "Model and methods", "Noise", "Training", "Run"
 
 
-def _option(default: Any, help_: str, panel: str, **limits: Any) -> Any:
-    return Field(default, description=help_, json_schema_extra={"panel": panel}, **limits)
-
-
-DATA, MODEL, NOISE, TRAINING, RUN = "Data", "Encoder and methods", "Noise", "Training", "Run"
+def _option(default: Any, help_: str, panel: str, *, common: bool = False, **limits: Any) -> Any:
+    """A setting; `common` ones are shown by `ebmcal run --help`, the others by `--help-all`."""
+    return Field(default, description=help_, json_schema_extra={"panel": panel, "common": common}, **limits)
 
 
 class RunConfig(BaseModel):
-    """The settings of a run. Field names are the keys of the YAML file and, with dashes, the flags.
+    """The settings of a run. Field names are the keys of the YAML file and, with dashes, the command-line options.
 
     >>> RunConfig(methods="baseline, hidden", epochs=3).methods
     ['baseline', 'hidden']
@@ -46,282 +42,214 @@ class RunConfig(BaseModel):
 
     model_config = ConfigDict(extra="forbid", validate_default=False, allow_inf_nan=False)
 
+    task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA, common=True)
+    data_dir: Path | None = _option(None, "Directory with the files of the task.", DATA, common=True)
+    hub: bool = _option(False, "Load the task from the Hugging Face hub.", DATA)
+    train: Path | None = _option(None, "Training file: CSV, TSV, JSONL, JSON or Parquet.", DATA, common=True)
+    test: Path | None = _option(None, "Test file. Default: a tenth of the training file.", DATA, common=True)
+    calibration: str = _option(
+        "auto",
+        "Rows to calibrate on: `cross-fit` (uses the training rows, gives none up), `holdout`, or a FILE.",
+        DATA,
+        common=True,
+    )
+    folds: int | None = _option(
+        None,
+        "Folds of cross-fitting. Default: 5, or a single 20% split of large data.",
+        DATA,
+        common=True,
+        ge=1,
+        le=100,
+    )
+    text_column: str | None = _option(None, "Column of the text.", DATA, common=True)
+    text_pair_column: str | None = _option(None, "Column of the second text, for pairs.", DATA, common=True)
+    label_column: str | None = _option(None, "Column of the label.", DATA, common=True)
+    id_column: str | None = _option(None, "Column with row ids, kept in predictions.", DATA, common=True)
+    encoding: str | None = _option(None, "Encoding of your files, e.g. latin-1. Default: UTF-8.", DATA, common=True)
+    max_train_rows: int | None = _option(
+        None, "Use a stratified sample of the training rows.", DATA, common=True, ge=1, le=MAX_ROWS
+    )
+    max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1, le=MAX_ROWS)
+    split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0, lt=MAX_SEED)
+
+    encoder: str = _option("minilm", "Built in (minilm, mpnet), a directory, or a hub name.", MODEL, common=True)
+    max_length: int = _option(defaults.MAX_LENGTH, "Maximum tokens per text.", MODEL, common=True, ge=8, le=8192)
+    methods: Names = _option(list(defaults.METHODS), "Training methods.", MODEL, common=True)
+    recipe: Literal["default", "published"] = _option("default", "published: the paper's settings.", MODEL)
+    pooling: Literal["auto", "first", "mean"] = _option(
+        "auto", "Classify the mean of all tokens or the first one. auto: as the encoder was trained.", MODEL
+    )
+    energy_weight: float | None = _option(None, "Weight of the energy loss, the paper's λ.", MODEL, common=True, gt=0)
+    energy_schedule: Literal["constant", "linear"] | None = _option(None, "linear (default): λ falls to 0.", MODEL)
+    label_smoothing: float = _option(defaults.LABEL_SMOOTHING, "Strength of label smoothing.", MODEL, gt=0, lt=1)
+    poscal_weight: float = _option(defaults.POSCAL_WEIGHT, "Weight of PosCal's term.", MODEL, gt=0)
+    focal_gamma: float = _option(defaults.FOCAL_GAMMA, "Exponent of the focal loss.", MODEL, gt=0, le=100)
+    mixup_alpha: float = _option(defaults.MIXUP_ALPHA, "Mixup draws shares from Beta(a, a).", MODEL, gt=0)
+    masked_lm_weight: float = _option(defaults.MASKED_LM_WEIGHT, "Weight of the auxiliary masked LM.", MODEL, gt=0)
+    manifold_on: float = _option(defaults.MANIFOLD_ON, "On-manifold step size.", MODEL, gt=0)
+    manifold_off: float = _option(defaults.MANIFOLD_OFF, "Off-manifold step size.", MODEL, gt=0)
+    manifold_mix: float = _option(defaults.MANIFOLD_MIX, "Share of the partner's label.", MODEL, ge=0, lt=1)
+    l2_sp_weight: float = _option(defaults.L2_SP_WEIGHT, "Weight of the L2-SP penalty.", MODEL, gt=0)
+    posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators to evaluate.", MODEL)
+
+    noise: str | None = _option(
+        None, "Noise sources, e.g. splice, unrelated:FILE, infill:smollm2, 'splice 0.8, unrelated 0.2'.", NOISE,
+        common=True,
+    )  # fmt: skip
+    noise_ratio: int | None = _option(None, "Noise texts per data text, the paper's K.", NOISE, ge=1, le=1000)
+    mask_ratio: float = _option(defaults.MASK_RATIO, "Share of masked tokens, the paper's M.", NOISE, gt=0, lt=1)
+    top_k: int = _option(defaults.TOP_K, "Sample from the k most likely tokens.", NOISE, ge=1, le=10**6)
+    lm_steps: int | None = _option(
+        None, "Training steps of the noise LM. Default: until its held-out loss is flat.", NOISE, ge=0, le=MAX_STEPS
+    )
+    lm_batch_size: int | None = _option(None, "Batch size of the noise LM.", NOISE, ge=1, le=10**6)
+    lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0, le=1)
+    noise_samples: int | None = _option(
+        None, "Most noise texts of a language model to generate; a longer training reuses them.", NOISE, ge=1,
+        le=MAX_ROWS,
+    )  # fmt: skip
+    samples_per_mask: int = _option(4, "Samples per masked text.", NOISE, ge=1, le=10**4)
+    noise_condition: Literal["none", "own", "other"] = _option(
+        "none", "Condition the noise LM on the text's own label, or on another one.", NOISE
+    )
+    noise_start: float = _option(0.0, "Share of the training without noise.", NOISE, ge=0, lt=1)
+    noise_every: int = _option(1, "Noise in every n-th step after that.", NOISE, ge=1, le=MAX_STEPS)
+    noise_seed: int = _option(0, "Seed of the noise LM and its samples.", NOISE, ge=0, lt=MAX_SEED)
+
+    steps: int | None = _option(None, "Optimizer steps, instead of epochs.", TRAINING, ge=1, le=MAX_STEPS)
+    epochs: float | None = _option(None, "Passes over the training rows.", TRAINING, common=True, gt=0, le=10**4)
+    batch_size: int | None = _option(
+        None, "Data texts per step, over all processes.", TRAINING, common=True, ge=1, le=10**6
+    )
+    learning_rate: float | None = _option(None, "Peak learning rate.", TRAINING, common=True, gt=0, le=1)
+    head_learning_rate: float | None = _option(None, "Peak learning rate of the new head.", TRAINING, gt=0, le=1)
+    warmup_steps: int | None = _option(None, "Steps of linear warm-up.", TRAINING, ge=0, le=MAX_STEPS)
+    weight_decay: float = _option(defaults.WEIGHT_DECAY, "AdamW's weight decay.", TRAINING, ge=0, le=100)
+    eval_steps: int | None = _option(None, "Evaluate on test rows every n steps.", TRAINING, ge=1, le=MAX_STEPS)
+    save_steps: int | None = _option(None, "Write a checkpoint every n steps.", TRAINING, ge=1, le=MAX_STEPS)
+    precision: Literal["auto", "fp32", "bf16"] = _option("auto", "auto: bf16 if the hardware is faster.", TRAINING)
+    tokens_per_micro_batch: int | None = _option(None, "Bounds memory.", TRAINING, ge=64, le=MAX_ROWS)
+
+    seeds: list[int] = _option([1], "One model per method and seed.", RUN, common=True)
+    output: Path | None = _option(None, "The run directory.", RUN, common=True)
+    only: Literal["train"] | None = _option(None, "train: stop after training.", RUN)
+    ood: dict[str, Path] = _option({}, "Texts from elsewhere for OOD detection: NAME=FILE.", RUN, common=True)
+    cache_dir: Path | None = _option(None, "Shared cache. Default: ~/.cache/ebmcal.", RUN)
+    train_prediction_rows: int = _option(5000, "Training rows to predict.", RUN, ge=10, le=MAX_ROWS)
+    report_to: Names = _option([], "Experiment trackers: tensorboard, wandb, mlflow, …", RUN)
+    fsdp: bool = _option(False, "Under torchrun on GPUs: shard the model (FSDP2).", RUN)
+    trust_remote_code: bool = _option(False, "Run code that comes with a model.", RUN)
+
     @field_validator("methods", "posthoc", "seeds", "report_to", mode="before")
     @classmethod
-    def _as_list(cls, value: Any) -> Any:
-        """A word with commas, as on the command line, or one number, is a list."""
+    def _split_list(cls, value: Any) -> Any:
+        """Accept `a, b` as on the command line, and a single number."""
         if isinstance(value, str):
             return [part.strip() for part in value.split(",") if part.strip()]
         return [value] if isinstance(value, int) and not isinstance(value, bool) else value
 
+    @field_validator("calibration", mode="before")
+    @classmethod
+    def _path_to_text(cls, value: Any) -> Any:
+        return str(value) if isinstance(value, Path) else value
+
     @field_validator("*", mode="before")
     @classmethod
-    def _no_switch(cls, value: Any, info: ValidationInfo) -> Any:
+    def _reject_bool(cls, value: Any, info: ValidationInfo) -> Any:
         """`steps: true` is a mistake, not one step."""
-        is_switch = cls.model_fields[str(info.field_name)].annotation is bool
-        if not is_switch and any(isinstance(v, bool) for v in (value if isinstance(value, list) else [value])):
-            raise PydanticCustomError("switch", "true and false do not fit here")
+        is_bool = cls.model_fields[str(info.field_name)].annotation is bool
+        if not is_bool and any(isinstance(v, bool) for v in (value if isinstance(value, list) else [value])):
+            raise PydanticCustomError("bool", "true and false are not allowed here")
         return value
 
-    task: str | None = _option(None, "A built-in task: see `ebmcal tasks`.", DATA)
-    data_dir: Path | None = _option(None, "A local GLUE folder.", DATA)
-    hub: bool = _option(False, "Load the task from the hub through `datasets`.", DATA)
-    train: Path | None = _option(None, "Your training file: CSV, TSV, JSONL, JSON, Parquet.", DATA)
-    calibration: Path | None = _option(None, "Your calibration file; without it, a part of the training file.", DATA)
-    test: Path | None = _option(None, "Your test file; without it, a part of the training file.", DATA)
-    text_column: str | None = _option(None, "Column of the text.", DATA)
-    text_pair_column: str | None = _option(None, "Column of the second text, for pairs.", DATA)
-    label_column: str | None = _option(None, "Column of the label.", DATA)
-    encoding: str | None = _option(None, "Encoding of your files, such as latin-1 (default: UTF-8).", DATA)
-    max_train_rows: int | None = _option(None, "Use a stratified sample of the training rows.", DATA, ge=1, le=ROWS)
-    max_eval_rows: int | None = _option(None, "Use a stratified sample of the other splits.", DATA, ge=1, le=ROWS)
-    split_seed: int = _option(0, "Seed of splits and samples.", DATA, ge=0, lt=SEEDS)
-
-    encoder: str = _option("roberta-base", "Hub name, local folder, or built in: `minilm`, `mpnet`.", MODEL)
-    max_length: int = _option(128, "Tokens of a text; longer ones are cut and counted.", MODEL, ge=8, le=8192)
-    methods: Names = _option(list(AUTO_METHODS), "What to train; auto: baseline and hidden-smoothing.", MODEL)
-    energy_weight: float | None = _option(None, "Weight of the energy terms, the paper's lambda.", MODEL, gt=0)
-    poscal_weight: float = _option(1.0, "Weight of PosCal's term.", MODEL, gt=0)
-    label_smoothing: float = _option(0.1, "Share of a label that label smoothing spreads.", MODEL, gt=0, lt=1)
-    mix_weight: float = _option(1.0, "Weight of the mixed labels of spliced noise.", MODEL, gt=0)
-    mixup_alpha: float = _option(0.4, "Shares of mixup are drawn from Beta(a, a).", MODEL, gt=0)
-    mlm_weight: float = _option(0.1, "Weight of the masked words of mlm-aux.", MODEL, gt=0)
-    manifold_on: float = _option(1e-4, "How far manifold moves word embeddings towards another text.", MODEL, gt=0)
-    manifold_off: float = _option(1e-3, "How far manifold moves word embeddings off the data.", MODEL, gt=0)
-    manifold_mix: float = _option(0.1, "Share of the other text's label in manifold.", MODEL, ge=0, lt=1)
-    focal_gamma: float = _option(2.0, "Exponent of the focal loss.", MODEL, gt=0, le=100)
-    posthoc: Names = _option(["temperature", "scaling-binning"], "Calibrators shown as (train) and (dev) rows.", MODEL)
-
-    noise: str | None = _option(
-        None,
-        "Sources with shares: splice, far, far:FILE, infill:gpt2, continue:smollm2, mlm:NAME, 'splice 0.8, far 0.2'.",
-        NOISE,
-    )
-    noise_lm: str | None = _option(None, "Older form of --noise: infill:NAME.", NOISE)
-    noise_mode: str | None = _option(None, "Older form of --noise, with --noise-lm: MODE:NAME.", NOISE)
-    noise_ratio: int | None = _option(None, "Noise texts for each data text, the paper's K.", NOISE, ge=1, le=1000)
-    mask_ratio: float | None = _option(None, "Share of tokens that is masked, the paper's M.", NOISE, gt=0, lt=1)
-    mlm_rounds: int = _option(1, "Rounds in which mlm fills masked words, each seeing the last.", NOISE, ge=1, le=1000)
-    mlm_order: Literal["random", "left", "sure"] = _option("random", "Which masked words mlm fills first.", NOISE)
-    top_k: int = _option(20, "Sample among this many tokens.", NOISE, ge=1, le=10**6)
-    noise_lm_steps: int | None = _option(
-        None,
-        "Training steps of the noise LM; by default until its held-out loss no longer falls.",
-        NOISE,
-        ge=0,
-        le=STEPS,
-    )
-    noise_lm_batch_size: int | None = _option(None, "Texts in a step of the noise LM.", NOISE, ge=1, le=10**6)
-    noise_lm_learning_rate: float | None = _option(None, "Learning rate of the noise LM.", NOISE, gt=0, le=1)
-    noise_samples: int | None = _option(
-        None,
-        "Noise texts that a training draws, at most; it goes round them. Held-out ones come on top.",
-        NOISE,
-        ge=1,
-        le=ROWS,
-    )
-    samples_per_mask: int = _option(4, "Samples written from one masked text.", NOISE, ge=1, le=10**4)
-    noise_condition: Literal["none", "own", "other"] = _option(
-        "none", "The noise LM reads a label first and is then told the text's own, or another.", NOISE
-    )
-    noise_start: float = _option(0.0, "Share of the run on cross-entropy alone.", NOISE, ge=0, lt=1)
-    noise_every: int = _option(1, "Noise in every n-th step after that.", NOISE, ge=1, le=STEPS)
-    noise_seed: int = _option(0, "Seed of the noise LM and of the noise.", NOISE, ge=0, lt=SEEDS)
-
-    steps: int | None = _option(None, "Optimizer steps.", TRAINING, ge=1, le=STEPS)
-    epochs: float | None = _option(None, "Passes over the training rows, instead of steps.", TRAINING, gt=0, le=10**4)
-    batch_size: int | None = _option(None, "Data texts in a step, over all processes.", TRAINING, ge=1, le=10**6)
-    learning_rate: float | None = _option(None, "Peak learning rate.", TRAINING, gt=0, le=1)
-    warmup_steps: int | None = _option(None, "Steps of linear warm-up.", TRAINING, ge=0, le=STEPS)
-    weight_decay: float = _option(0.1, "AdamW's weight decay.", TRAINING, ge=0, le=100)
-    eval_steps: int | None = _option(None, "Measure on the test split every so many steps.", TRAINING, ge=1, le=STEPS)
-    save_steps: int | None = _option(None, "Write a checkpoint every so many steps.", TRAINING, ge=1, le=STEPS)
-    precision: Literal["auto", "fp32", "bf16"] = _option("auto", "auto takes bf16 where the hardware has it.", TRAINING)
-    tokens_per_micro_batch: int | None = _option(
-        None, "Bounds memory; by default from the model's size.", TRAINING, ge=64, le=ROWS
-    )
-
-    seeds: list[int] = _option([1], "One model for each method and seed.", RUN)
-    output: Path | None = _option(None, "The run folder.", RUN)
-    cache_dir: Path | None = _option(None, "Shared noise, noise LMs and tokens (default: ~/.cache/ebmcal).", RUN)
-    ood: dict[str, Path] = _option({}, "Other texts to compare energies with: NAME=FILE.", RUN)
-    train_prediction_rows: int = _option(
-        5000, "Training rows to predict on, for the (train) rows.", RUN, ge=10, le=ROWS
-    )
-    fsdp: bool = _option(False, "Under torchrun, on GPUs: each process holds a part of the weights (FSDP2).", RUN)
-    report_to: Names = _option([], "Experiment trackers: tensorboard, wandb, trackio, mlflow and others.", RUN)
-    keep_checkpoints: bool = _option(False, "Keep the last training checkpoints of finished models.", RUN)
-    trust_remote_code: bool = _option(False, "Run code that comes with a model. It can do anything you can.", RUN)
-
-    def require_output(self) -> Path:
-        """The run folder; an error where none is given, which only `ebmcal.run` has an answer to."""
-        if self.output is None:
-            raise EbmcalError("Say where the run should go: --output runs/NAME")
-        return self.output
+    @property
+    def calibration_file(self) -> Path | None:
+        """The calibration file, if one was given."""
+        return None if self.calibration in ("auto", "cross-fit", "holdout") else Path(self.calibration)
 
 
-class ResolvedConfig(RunConfig):
-    """The settings of a run that `ebmcal.recipe.resolve` has filled in: these are open no longer."""
+#: Settings that may change between two calls on one run directory: they add trials or name places.
+CHANGEABLE = {"methods", "seeds", "posthoc", "output", "only", "ood", "cache_dir", "report_to", "fsdp", "folds"}
 
-    noise: str
-    noise_ratio: int
-    mask_ratio: float
-    energy_weight: float
-    steps: int
-    batch_size: int
-    learning_rate: float
-    warmup_steps: int
-    eval_steps: int
-    save_steps: int
+#: Checked by the content of the files, not by their path.
+_BY_CONTENT = {"data_dir", "train", "test", "calibration", "encoding"}
 
 
-#: Settings that may change between two calls on one run folder: they add cells or say where things are.
-FREE = {"methods", "seeds", "posthoc", "output", "cache_dir", "ood", "fsdp", "keep_checkpoints", "report_to"}
-BY_CONTENT = {
-    "data_dir",
-    "train",
-    "calibration",
-    "test",
-    "encoding",
-}  # a folder checks these by fingerprint, not by path
+def fixed_settings(config: RunConfig) -> dict[str, Any]:
+    """The settings that may not change between two calls on one run directory."""
+    return {k: v for k, v in config.model_dump(mode="json").items() if k not in CHANGEABLE | _BY_CONTENT}
 
 
-def load_config(path: Path | None, overrides: dict[str, Any]) -> RunConfig:
+def settings_fingerprint(config: RunConfig) -> str:
+    """One fingerprint of the settings that may not change."""
+    return fingerprint(fixed_settings(config))
+
+
+def load_config(path: Path | None = None, overrides: dict[str, Any] | None = None) -> RunConfig:
     """A config from a YAML file with overrides on top; all mistakes in one error."""
-    values = read_yaml(path) if path else {}
-    values |= overrides
+    values = (read_yaml(path) if path else {}) | (overrides or {})
     problems: list[str] = []
     try:
         config = RunConfig(**values)
     except ValidationError as error:
         problems = _explain(error)
-        wrong = {item["loc"][0] for item in error.errors()}
-        config = RunConfig(**{k: v for k, v in values.items() if k not in wrong})
-    if config.methods == ["auto"]:
-        config = config.model_copy(update={"methods": list(AUTO_METHODS)})
-    config = _with_noise(config, problems)
+        invalid = {item["loc"][0] for item in error.errors()}
+        config = RunConfig(**{k: v for k, v in values.items() if k not in invalid})
     problems += _problems(config)
     if problems:
-        raise EbmcalError(_listing(problems))
-    return config
+        raise EbmcalError(problems[0] if len(problems) == 1 else "\n".join(["The config has errors:", *problems]))
+    noise = format_noise(parse_noise(config.noise)) if config.noise else None
+    return config.model_copy(update={"noise": noise})
 
 
-def _with_noise(config: RunConfig, problems: list[str]) -> RunConfig:
-    """The older settings of the noise as `noise`, in the spelling that means the same run."""
-    noise, older = config.noise, config.noise_lm or config.noise_mode
-    if noise and older:
-        problems.append(f"noise ({noise}) says what noise-lm and noise-mode say; leave those out.")
-    elif older and config.noise_lm is None:
-        problems.append(f"noise-mode {config.noise_mode} needs a language model: --noise {config.noise_mode}:gpt2.")
-    if older and not noise:
-        noise = f"{config.noise_mode or 'infill'}:{config.noise_lm or 'gpt2'}"
-    with contextlib.suppress(EbmcalError):  # `_problems` tells what is wrong with it
-        noise = noise and spell_noise(parse_noise(noise))
-    return config.model_copy(update={"noise": noise, "noise_lm": None, "noise_mode": None})
-
-
-def save_config(config: RunConfig) -> str:
+def dump_config(config: RunConfig) -> str:
     """The config as YAML."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
-def differences(there: RunConfig, wanted: RunConfig) -> list[str]:
-    """Settings that make `wanted` another run than `there`."""
-    old, new = fixed_settings(there), fixed_settings(wanted)
-    return [f"{k}: there {old[k]}, now {new[k]}" for k in new if old[k] != new[k]]
-
-
-def added(there: RunConfig, config: RunConfig) -> dict[str, Any]:
-    """What a run folder has after a call with another config: a call adds cells, it does not take any away.
-
-    >>> added(RunConfig(seeds=[1]), RunConfig(seeds=[2]))["seeds"]
-    [1, 2]
-    """
-    lists = {name: [*getattr(there, name), *getattr(config, name)] for name in ("methods", "seeds", "posthoc")}
-    return {name: list(dict.fromkeys(both)) for name, both in lists.items()} | {"ood": there.ood | config.ood}
-
-
-def fixed_settings(config: RunConfig) -> dict[str, Any]:
-    """The settings that may not change between two calls on one run folder."""
-    return {k: v for k, v in config.model_dump(mode="json").items() if k not in FREE | BY_CONTENT}
-
-
 def _problems(config: RunConfig) -> list[str]:
-    """What types and ranges cannot say."""
-    from ebmcal.calibrators.registry import CALIBRATORS
+    """What types and ranges cannot express."""
+    from ebmcal.calibration import CALIBRATORS
 
-    problems = []
-    tables = [("method", config.methods, (*METHOD_NAMES, "auto")), ("calibrator", config.posthoc, CALIBRATORS)]
-    for kind, names, known in tables:
-        problems += [str(unknown_name(kind, n, known)) for n in names if n not in known]
-    if "auto" in config.methods:
-        problems.append(f"The method auto stands alone: it means {' and '.join(AUTO_METHODS)}.")
-    for name, values in (("methods", config.methods), ("seeds", config.seeds)):
-        if not values:
-            problems.append(f"{name} is empty; give one at least.")
-        elif len(set(values)) < len(values):
-            problems.append(f"{name} has a repeated entry: {', '.join(map(str, values))}.")
-    if not all(0 <= seed < SEEDS for seed in config.seeds):
-        problems.append(f"seeds must be 0 or more and below {SEEDS}; {', '.join(map(str, config.seeds))} came.")
-    if config.warmup_steps and config.steps and config.warmup_steps > config.steps:
-        problems.append(long_warmup(config.warmup_steps, config.steps))
-    problems += [
-        f"ood: the name {name!r} becomes part of a file name: use letters, digits and _, a letter first."
-        for name in config.ood
-        if not name.isidentifier()
+    problems = [
+        str(unknown_name(kind, name, known))
+        for kind, names, known in (("method", config.methods, METHODS), ("calibrator", config.posthoc, CALIBRATORS))
+        for name in names
+        if name not in known
     ]
-    for name, place in (("output", config.output), ("cache-dir", config.cache_dir)):
+    for name, values in (("methods", config.methods), ("seeds", config.seeds)):
+        if not values or len(set(values)) < len(values):
+            listed = ", ".join(map(str, values)) or "nothing"
+            problems.append(f"{name} must be a non-empty list without repetitions, got {listed}.")
+    if not all(0 <= seed < MAX_SEED for seed in config.seeds):
+        problems.append(f"seeds must be from 0 to {MAX_SEED - 1}, got {', '.join(map(str, config.seeds))}.")
+    if config.folds == 1:
+        problems.append("folds is 1: cross-fitting needs at least 2. Use --calibration holdout for a single split.")
+    problems += [
+        f"ood: the name {n!r} must consist of letters, digits and _." for n in config.ood if not n.isidentifier()
+    ]
+    for name, place in (("output", config.output), ("cache_dir", config.cache_dir)):
         if place and place.exists() and not place.is_dir():
-            problems.append(f"{name} {place} is a file; give a folder.")
+            problems.append(f"{name} {place} is a file; expected a directory.")
     if config.steps and config.epochs:
-        problems.append("steps and epochs are two ways to say how long to train; give one of them.")
-    for find, given in ((find_task, config.task), (parse_noise, config.noise), (check_encoding, config.encoding)):
+        problems.append("Give either steps or epochs, not both.")
+    if config.task and config.train:
+        problems.append("Give either a task or a training file, not both.")
+    if config.recipe == "published" and not (config.task and find_task(config.task).published):
+        problems.append("recipe published needs one of the paper's tasks: see `ebmcal tasks`.")
+    for check, value in ((find_task, config.task), (parse_noise, config.noise), (_check_encoding, config.encoding)):
         try:
-            _ = given is not None and find(given)
+            _ = value is not None and check(value)
         except EbmcalError as error:
             problems.append(str(error))
     return problems
 
 
-def check_encoding(name: str) -> str:
-    """The name of an encoding of texts; an error where Python knows none."""
+def _check_encoding(name: str) -> None:
     try:
-        "".encode(name)  # not those of bytes, such as hex
-        return name
+        "".encode(name)  # rejects encodings of bytes, such as hex
     except (LookupError, ValueError) as error:
-        raise EbmcalError(f"There is no encoding {name!r}; utf-8, latin-1, cp1252 or utf-16 are some.") from error
-
-
-def long_warmup(warmup_steps: int, steps: int) -> str:
-    """What is wrong with a warm-up that never ends."""
-    return f"warmup-steps is {warmup_steps} and the run has {steps} steps: its learning rate would never peak."
-
-
-class _OnceLoader(yaml.SafeLoader):
-    """Refuses a key that comes twice, which YAML itself forbids: one of the two would be dropped without a word."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        found = set()
-        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
-            if (name := key.value.replace("-", "_")) in found:
-                raise yaml.constructor.ConstructorError(None, None, f"{key.value!r} is given twice", key.start_mark)
-            found.add(name)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    """The settings in a YAML file; dashes in their names are underscores."""
-    try:
-        values = _OnceLoader(path.read_text(encoding="utf-8")).get_single_data()
-    except FileNotFoundError as error:
-        raise EbmcalError(f"The config file {path} does not exist.") from error
-    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:  # a date of month 13, nesting without end
-        raise EbmcalError(f"The config file {path} is not readable YAML: {' '.join(str(error).split())}") from error
-    if values is None:
-        return {}
-    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
-        raise EbmcalError(f"The config file {path} must have `setting: value` lines; it is a {type(values).__name__}.")
-    return {k.replace("-", "_"): v for k, v in values.items()}
+        raise EbmcalError(f"Unknown encoding {name!r}. Examples: utf-8, latin-1, cp1252, utf-16.") from error
 
 
 def _explain(error: ValidationError) -> list[str]:
@@ -331,11 +259,49 @@ def _explain(error: ValidationError) -> list[str]:
         if item["type"] == "extra_forbidden":
             problems.append(str(unknown_name("setting", name, RunConfig.model_fields)))
         else:
-            problems.append(f"{name.replace('_', '-')}: {item['msg'].lower()}; {item['input']!r} came.")
+            problems.append(f"{name.replace('_', '-')}: {item['msg'].lower()}, got {item['input']!r}.")
     return problems
 
 
-def _listing(problems: list[str]) -> str:
-    return (
-        problems[0] if len(problems) == 1 else "\n".join(["The config has mistakes:", *(f"  - {p}" for p in problems)])
-    )
+class _StrictLoader(yaml.SafeLoader):
+    """Rejects duplicate keys, aliases, and files with too many nodes."""
+
+    n_nodes = 0
+
+    def compose_node(self, parent: Any, index: Any) -> Any:
+        if self.check_event(yaml.events.AliasEvent):
+            raise yaml.composer.ComposerError(None, None, "aliases are not supported", self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        self.n_nodes += 1
+        if self.n_nodes > MAX_YAML_NODES:
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_YAML_NODES:,} entries")
+        return super().compose_node(parent, index)
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key in (key for key, _ in node.value if isinstance(key, yaml.ScalarNode)):
+            if (name := key.value.replace("-", "_")) in seen:
+                raise yaml.constructor.ConstructorError(None, None, f"duplicate key {key.value!r}", key.start_mark)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The settings of a YAML file; dashes in their names become underscores."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        if len(text) > MAX_YAML_CHARACTERS:
+            raise EbmcalError(
+                f"The config file {path} has {len(text):,} characters; expected a short list of settings."
+            )
+        values = _StrictLoader(text).get_single_data()
+    except FileNotFoundError as error:
+        raise EbmcalError(f"The config file {path} does not exist.") from error
+    except EbmcalError:
+        raise
+    except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
+        raise EbmcalError(f"The config file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
+        raise EbmcalError(f"The config file {path} must contain `setting: value` lines, got a {type(values).__name__}.")
+    return {k.replace("-", "_"): v for k, v in values.items()}

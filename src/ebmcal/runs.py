@@ -1,232 +1,246 @@
-"""Runs from Python: `run` does all stages for one task, `open_run` opens a finished one; both give a `Run`.
+"""`run` trains, calibrates and evaluates the models of a task; `Run` gives access to what it produced."""
 
-The command line calls the same functions. Data may also be in memory: it is then written into the run folder, and
-nothing is written anywhere else.
-"""
-
-import inspect
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ebmcal.config import RunConfig, load_config
-from ebmcal.data.in_memory import as_table_file, is_stdin
-from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.model import Model, load
-from ebmcal.pipeline.ownership import check_place
-from ebmcal.pipeline.stages import run as run_stages
-from ebmcal.pipeline.stages import train_only
 from ebmcal.predictions import Predictions
-from ebmcal.progress import Reporter, console_of_main_process
-from ebmcal.runfolder import Cell, RunFolder
-from ebmcal.storage.atomic import read_json
-from ebmcal.storage.temporary import TemporaryFolder
-from ebmcal.tables import Sheet, list_test_sets, paired_table, summary_table
-from ebmcal.tasks import find_task
+from ebmcal.progress import make_reporter
+from ebmcal.run_dir import RunDir, Trial
+from ebmcal.storage import TemporaryDirectory, read_json
 
-#: Settings that name a file of labelled texts; they may be in memory, as may the texts of `ood`.
-DATA_SETTINGS = ("train", "calibration", "test")
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from ebmcal.evaluation import Evaluation
+    from ebmcal.model import Model
+    from ebmcal.reports.tables import Table
+
+#: Rows: a path, (texts, labels), a dict of columns, a data frame, an Arrow table or a `datasets.Dataset`.
+Data = Any
 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A run folder: its results, its models and what they predicted. Made by `run` and `open_run`.
+    """A run directory: results, models and predictions. Made by `run` and `open_run`.
 
-    For example:
-
-        run = ebmcal.open_run("runs/mine")
-        run.results, run.advice, run.model("hidden"), run.predictions("hidden", "test")
+    run = ebmcal.open_run("runs/mine")
+    run.table(), run.advice, run.recommended.predict(["a text"]).probs
     """
 
     folder: Path
-    owner: Any = None  # of a temporary folder, which lives as long as this object
+    owner: Any = None  # of a temporary directory, which lives as long as this object
 
     @property
+    def directory(self) -> RunDir:
+        """The paths of the run directory."""
+        return RunDir(self.folder)
+
+    @cached_property
     def document(self) -> dict[str, Any]:
-        """Everything that was measured: `metrics.json` of the folder."""
-        if not self._paths.metrics.exists():
-            raise EbmcalError(f"The run {self.folder} is not finished: it has no metrics.json. Call ebmcal.run again.")
-        return read_json(self._paths.metrics)
+        """The contents of `results.json`."""
+        if not self.directory.results.is_file():
+            raise EbmcalError(f"The run {self.folder} is not finished: it has no results.json. Run it again.")
+        document: dict[str, Any] = read_json(self.directory.results)
+        return document
+
+    @cached_property
+    def evaluation(self) -> "Evaluation":
+        """Everything that was measured, as tidy data frames."""
+        from ebmcal.evaluation import Evaluation
+
+        return Evaluation.from_json(self.document)
 
     @property
-    def results(self) -> list[dict[str, Any]]:
-        """What the table shows: a dictionary for each method, seed and calibrator.
-
-        Its keys are `method`, `posthoc` (None or as in "temperature (dev)"), `seed`, `test_set`, `n_rows`, `note` and
-        `metrics`, which has `value`, `low` and `high` by name.
-        """
-        return self.document["rows"]
+    def results(self) -> "pd.DataFrame":
+        """One row per model, calibrator, test set and metric, with its interval."""
+        return self.evaluation.results
 
     @property
     def report(self) -> Path:
-        """The page of the run, which needs no other file."""
-        return self._paths.report
+        """The HTML report."""
+        return self.directory.report
 
     @property
-    def cells(self) -> list[Cell]:
-        """Method and seed of every model."""
-        folders = sorted((self.folder / "checkpoints").glob("*-seed*/model"))
-        return [Cell.parse(folder.parent.name) for folder in folders]
+    def trials(self) -> list[Trial]:
+        """Method and seed of every trained model."""
+        return sorted(Trial.parse(path.parent.name) for path in (self.folder / "trials").glob("*-seed*/model"))
 
     @property
     def advice(self) -> list[str]:
-        """What the calibration split suggests: which row to use, and whether the energy helped."""
+        """The recommendation, in sentences."""
         return list((self.document.get("advice") or {}).get("sentences", ()))
 
-    def table(self, metrics: Sequence[str] | None = None) -> Sheet:
-        """Methods × metrics over seeds, for each test set, and the paired tests; it prints itself."""
-        document = self.document
-        sets = [summary_table(document, test_set=name, metrics=metrics) for name in list_test_sets(document)]
-        return Sheet(tuple(table for table in (*sets, paired_table(document)) if table.rows))
+    @property
+    def label_issues(self) -> "pd.DataFrame":
+        """Training rows whose label contradicts the rest of the data: id, text, given, suggested, score."""
+        import pandas as pd
 
-    def model(self, method: str | None = None, seed: int | None = None) -> Model:
-        """The trained model of a method (the only one by default) and a seed (the first by default)."""
-        return replace(load(self._paths.model(self._cell(method, seed))), owner=self)
-
-    def predictions(self, method: str | None = None, split: str = "test", seed: int | None = None) -> Predictions:
-        """What a model said about a split: train, calibration, test, noise, ood_NAME."""
-        cell = self._cell(method, seed)
-        if split not in self._paths.splits(cell):
-            raise unknown_name(f"split of {cell.name}", split, self._paths.splits(cell))
-        return Predictions.read(self._paths.predictions(cell, split))
-
-    def __repr__(self) -> str:
-        return f"Run({str(self.folder)!r}: {', '.join(cell.name for cell in self.cells)})"
+        return pd.DataFrame(
+            self.document.get("label_issues") or [], columns=["id", "text", "given", "suggested", "score"]
+        )
 
     @property
-    def _paths(self) -> RunFolder:
-        return RunFolder(self.folder)
+    def recommended(self) -> "Model":
+        """The recommended model, calibrated."""
+        return self._load(self.folder)
 
-    def _cell(self, method: str | None, seed: int | None) -> Cell:
-        methods = dict.fromkeys(cell.method for cell in self.cells)
+    def table(self, *, verbose: bool = False) -> "Table":
+        """The results as a table that prints itself; `verbose` adds (train) rows and intervals."""
+        return self.evaluation.table(verbose=verbose)
+
+    def model(self, method: str | None = None, seed: int | None = None) -> "Model":
+        """The model of a method (default: the only one) and a seed (default: the first)."""
+        return self._load(self.directory.model(self._trial(method, seed)))
+
+    def predictions(self, method: str | None = None, split: str = "test", seed: int | None = None) -> Predictions:
+        """The predictions of a model on a split: train, calibration, out_of_fold, test, noise or ood_NAME."""
+        trial = self._trial(method, seed)
+        if split not in self.directory.splits(trial):
+            raise unknown_name(f"split of {trial.name}", split, self.directory.splits(trial))
+        return Predictions.read(self.directory.predictions(trial, split))
+
+    def __repr__(self) -> str:
+        return f"Run({str(self.folder)!r}: {', '.join(trial.name for trial in self.trials)})"
+
+    def _load(self, folder: Path) -> "Model":
+        from ebmcal.model import load
+
+        return replace(load(folder), owner=self)
+
+    def _trial(self, method: str | None, seed: int | None) -> Trial:
+        known = self.directory.trials() or self.trials
+        methods = dict.fromkeys(trial.method for trial in known if method or trial.method != "frozen-probe")
         if method is None and len(methods) != 1:
-            raise EbmcalError(f"Say which method: {self.folder} has {', '.join(methods) or 'none yet'}.")
+            raise EbmcalError(f"Choose a method of {self.folder}: {', '.join(methods) or 'none yet'}.")
         method = next(iter(methods)) if method is None else method
         if method not in methods:
             raise unknown_name(f"method of {self.folder}", method, methods)
-        seeds = sorted(cell.seed for cell in self.cells if cell.method == method)
+        seeds = sorted(trial.seed for trial in known if trial.method == method)
         if seed is not None and seed not in seeds:
-            raise EbmcalError(f"{self.folder} has no {method} of seed {seed}; there is {', '.join(map(str, seeds))}.")
-        return Cell(method, seeds[0] if seed is None else seed)
+            raise EbmcalError(f"{self.folder} has no {method} with seed {seed}; it has {', '.join(map(str, seeds))}.")
+        return Trial(method, seeds[0] if seed is None else seed)
 
 
-def open_run(folder: str | Path) -> Run:
-    """A run that was made before, by `run` or on the command line.
+def open_run(folder: str | os.PathLike[str]) -> Run:
+    """A run that was made earlier, from Python or on the command line.
 
-    For example:
-
-        ebmcal.open_run("runs/mine").table()
+    ebmcal.open_run("runs/mine").table()
     """
     folder = Path(folder).expanduser()
-    if not RunFolder(folder).config.is_file():
-        raise EbmcalError(f"{folder} is not a run folder: it has no config.yaml. Give the output of a run.")
+    if not RunDir(folder).config.is_file():
+        raise EbmcalError(f"{folder} is not a run directory: it has no config.yaml. Pass the output of a run.")
     return Run(folder)
 
 
-def _with_settings(function: Callable[..., Run]) -> Callable[..., Run]:
-    """Show every field of `RunConfig` in the signature, so that help and completion know them."""
-    first = [p for p in inspect.signature(function).parameters.values() if p.kind is not p.VAR_KEYWORD]
-    fields = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, annotation=field.annotation,
-            default=field.get_default(call_default_factory=True),
-        )
-        for name, field in RunConfig.model_fields.items()
-    ]  # fmt: skip
-    shown = inspect.Signature([*first, *fields], return_annotation=Run)
-    function.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect` looks for
-    return function
-
-
-@_with_settings
 def run(
-    config: RunConfig | str | Path | None = None, *, progress: bool = False, shared_cache: bool = False, **settings: Any
+    train: Data = None,
+    *,
+    test: Data = None,
+    calibration: Data = "auto",
+    folds: int | None = None,
+    task: str | None = None,
+    data_dir: str | os.PathLike[str] | None = None,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str | None = None,
+    id_column: str | None = None,
+    encoder: str = "minilm",
+    methods: str | Sequence[str] | None = None,
+    seeds: int | Sequence[int] = 1,
+    noise: str | None = None,
+    epochs: float | None = None,
+    batch_size: int | None = None,
+    learning_rate: float | None = None,
+    max_length: int | None = None,
+    energy_weight: float | None = None,
+    ood: Mapping[str, Data] | None = None,
+    output: str | os.PathLike[str] | None = None,
+    config: RunConfig | str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    progress: bool | None = None,
 ) -> Run:
-    """Train and judge the models of a task; the same call on the same `output` goes on where it stopped.
+    """Train, calibrate and evaluate models; the same call with the same `output` continues where it stopped.
 
-    Keyword arguments are the fields of `RunConfig`, over those of `config`, if given (a `RunConfig` or a YAML file).
-    `train`, `calibration`, `test` and the texts of `ood` are paths, tuples (texts, labels), dicts of columns,
-    `datasets.Dataset`, or tables of pandas, polars, pyarrow or duckdb. Without `output` the run lives in a temporary
-    folder, as long as the object that is returned. Noise and tokens lie in `cache_dir`, in $EBMCAL_CACHE, in the
-    user's cache (`shared_cache`, as on the command line), or else in the run folder.
+    Args:
+        train: Labelled rows: a file, (texts, labels), a dict of columns, a data frame, an Arrow table or a
+            `datasets.Dataset`. Or use `task`.
+        test: Labelled rows to evaluate on. Default: a tenth of the training rows.
+        calibration: Rows to calibrate on; "cross-fit" (the default without them) uses the training rows and gives
+            none up, "holdout" sets a tenth of them aside.
+        folds: Folds of cross-fitting. Default: 5, or one 20% split of large data.
+        task: A built-in task, see `ebmcal tasks`; its files are in `data_dir`.
+        data_dir: The directory with the files of the task.
+        text_column: The column of the text.
+        text_pair_column: The column of the second text, for pairs.
+        label_column: The column of the label.
+        id_column: The column with row ids, kept in predictions.
+        encoder: minilm or mpnet (built in), a model directory, or a hub name.
+        methods: Training methods, see `ebmcal.methods.METHODS`. Default: baseline and hidden.
+        seeds: One model per method and seed.
+        noise: Noise sources, such as "splice", "infill:smollm2" or "splice 0.8, unrelated 0.2".
+        epochs: Passes over the training rows. Default: from the number of rows.
+        batch_size: Data texts per step.
+        learning_rate: Peak learning rate.
+        max_length: Maximum tokens per text.
+        energy_weight: Weight of the energy loss, the paper's λ.
+        ood: Texts from elsewhere, by name, to measure OOD detection with.
+        output: The run directory. Default: a temporary one that lives as long as the returned object.
+        config: A `RunConfig` or a YAML file; the other arguments override it.
+        settings: Any other field of `RunConfig` by name.
+        progress: Show progress bars. Default: on terminals and in notebooks.
 
-        run = ebmcal.run(train=(texts, labels), encoder="minilm", methods=["baseline", "hidden"])
-        run.results, run.model("hidden").predict(["a text"]).probs
+    Example:
+        run = ebmcal.run((texts, labels), output="runs/mine")
+        run.recommended.predict(["a text"]).probs
     """
-    ready, folder, owner = _prepared(config, settings, shared_cache)
-    run_stages(ready, _reporter(folder, progress))
-    return Run(folder.root, owner)
+    given: dict[str, Any] = {
+        "folds": folds, "task": task, "data_dir": data_dir, "text_column": text_column,
+        "text_pair_column": text_pair_column, "label_column": label_column, "id_column": id_column,
+        "encoder": None if encoder == "minilm" else encoder, "methods": methods,
+        "seeds": None if seeds == 1 else seeds, "noise": noise, "epochs": epochs, "batch_size": batch_size,
+        "learning_rate": learning_rate, "max_length": max_length, "energy_weight": energy_weight, "output": output,
+    }  # fmt: skip
+    values = {name: value for name, value in given.items() if value is not None} | dict(settings or {})
+    data = {"train": train, "test": test, "calibration": None if calibration == "auto" else calibration}
+    in_memory = {name: value for name, value in data.items() if _is_in_memory(value)}
+    values |= {name: value for name, value in data.items() if value is not None and name not in in_memory}
+    others = dict(ood or {})
+    if objects := {name: texts for name, texts in others.items() if _is_in_memory(texts)}:
+        in_memory["ood"] = objects
+    if files := {name: path for name, path in others.items() if name not in objects}:
+        values["ood"] = files
+    return start_run(_load(config, values), in_memory, progress=progress)
 
 
-@_with_settings
-def train(
-    config: RunConfig | str | Path | None = None, *, progress: bool = False, shared_cache: bool = False, **settings: Any
-) -> Run:
-    """The models of a `run`, without predictions and report; under torchrun its processes share the work.
+def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, progress: bool | None = None) -> Run:
+    """`run` with a complete config; `in_memory` holds data that is not in files."""
+    from ebmcal.errors import require_extra
 
-    For example:
+    require_extra("train", "torch", "transformers", "datasets")
+    from ebmcal.pipeline.stages import run as run_stages
 
-        model = ebmcal.train(train="mine.csv", methods=["hidden"], output="runs/mine").model("hidden")
-    """
-    ready, folder, owner = _prepared(config, settings, shared_cache)
-    train_only(ready, _reporter(folder, progress))
-    return Run(folder.root, owner)
-
-
-def _reporter(folder: RunFolder, progress: bool) -> Reporter:
-    return console_of_main_process(folder.log) if progress else Reporter()
-
-
-def _prepared(
-    config: RunConfig | str | Path | None, settings: dict[str, Any], shared_cache: bool
-) -> tuple[RunConfig, RunFolder, TemporaryFolder | None]:
-    """The config with a place for everything and data in memory written there; the folder; who owns a temporary one."""
-    if config is not None and not isinstance(config, RunConfig | str | Path):
-        raise EbmcalError(
-            f"config is a RunConfig or the path of a YAML file; {type(config).__name__} came. Settings go in by name."
-        )
-    ood = settings.get("ood") or {}
-    if not isinstance(ood, Mapping):
-        raise EbmcalError(
-            f"ood takes a dictionary of names and texts or files, as in {{'books': 'books.csv'}}; {ood!r} came."
-        )
-    objects = {name: settings[name] for name in DATA_SETTINGS if _is_in_memory(settings.get(name))}
-    others = {name: texts for name, texts in ood.items() if _is_in_memory(texts)}
-    files = settings | {name: Path("in memory") for name in objects}
-    if others:
-        files["ood"] = {**ood, **{name: Path("in memory") for name in others}}
-    if isinstance(config, RunConfig):
-        config = load_config(None, config.model_dump() | files)
-    else:
-        config = load_config(None if config is None else Path(config).expanduser(), files)
     owner = None
     if config.output is None:
-        owner = TemporaryFolder()
-        folder = RunFolder(owner.path / "run")
-    else:
-        folder = RunFolder(config.output.expanduser())
-    check_place(folder)
-    changes: dict[str, Any] = {"output": folder.root}
-    if config.cache_dir is None and not shared_cache and not os.environ.get("EBMCAL_CACHE"):
-        changes["cache_dir"] = folder.cache
-    for name, data in objects.items():
-        changes[name], columns = as_table_file(data, folder.data, _columns(config))
-        changes |= {"text_column": columns.text, "text_pair_column": columns.pair, "label_column": columns.label}
-    if others:
-        written = {name: as_table_file(texts, folder.data)[0] for name, texts in others.items()}
-        changes["ood"] = config.ood | written
-    return config.model_copy(update=changes), folder, owner
+        owner = TemporaryDirectory()
+        config = config.model_copy(update={"output": owner.path / "run", "cache_dir": owner.path / "cache"})
+    assert config.output is not None
+    output = config.output.expanduser()
+    run_stages(config.model_copy(update={"output": output}), make_reporter(progress, RunDir(output).log), in_memory)
+    return Run(output, owner)
+
+
+def _load(config: RunConfig | str | os.PathLike[str] | None, values: dict[str, Any]) -> RunConfig:
+    if isinstance(config, RunConfig):
+        changed = {k: v for k, v in config.model_dump().items() if k in config.model_fields_set}
+        return load_config(None, changed | values)
+    return load_config(None if config is None else Path(config).expanduser(), values)
 
 
 def _is_in_memory(data: Any) -> bool:
-    return data is not None and (is_stdin(data) or not isinstance(data, str | os.PathLike))
-
-
-def _columns(config: RunConfig) -> Columns:
-    """The columns of labelled texts: those that were named, or of the task, or the usual ones."""
-    task = find_task(config.task) if config.task else None
-    usual = Columns(task.text_column, task.pair_column, task.label_column) if task else Columns("text", None, "label")
-    return usual.override(config.text_column, config.text_pair_column, config.label_column)
+    return data is not None and not isinstance(data, str | os.PathLike)

@@ -1,7 +1,7 @@
-"""The command line. `--help` answers at once: only the command that was asked for is imported.
+"""The command line. Only the requested command is imported, so `--help` is fast.
 
-Each command is a function in a module of its own; `COMMANDS` says where. An `EbmcalError` is printed without a
-traceback and the exit code is 1; wrong usage is 2; stopped by a signal is 130.
+Each command is a function in its own module, listed in `COMMANDS`. An `EbmcalError` is printed without a traceback and
+exits with 1; wrong usage exits with 2; a signal with 130.
 """
 
 import contextlib
@@ -15,86 +15,67 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
 
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
-TRAINING = ("torch", "transformers", "accelerate", "safetensors")
+TRAINING = ("torch", "transformers", "accelerate", "datasets", "safetensors")
 SERVING = (*TRAINING, "fastapi", "uvicorn", "prometheus_client")
 
 
 @dataclass(frozen=True)
 class Command:
-    """Where a command is, what it says in the overview, and what it needs to be installed."""
+    """Where a command is, its one-line help, and what it needs to be installed."""
 
-    home: str  # module:function
+    location: str  # module:function below ebmcal.cli
     help: str
     panel: str
     needs: tuple[str, ...] = ()
-    resumes: bool = False  # whether the same command again goes on where it stopped
-    extra: str = "train"  # that brings what it needs
+    extra: str = "train"
+    resumes: bool = False  # whether the same command continues after an interruption
 
 
-START, STAGES, JUDGE, USE = (
-    "From texts to a calibrated classifier",
-    "The stages on their own",
-    "Judge and mend any classifier",
-    "Use a trained classifier",
-)
+TRAIN, EVALUATE, USE = "Train", "Evaluate and calibrate any classifier", "Use a trained model"
 
 COMMANDS: dict[str, Command] = {
-    "run": Command("run:run", "All stages for one task: noise, training, calibration, report.", START, TRAINING, True),
-    "demo": Command("demo:demo", "The whole method on built-in texts and weights, in minutes.", START, TRAINING, True),
-    "benchmark": Command("benchmark:benchmark", "Tasks × methods × seeds, the paper's tables.", START, TRAINING, True),
-    "tasks": Command("tasks:tasks", "What is built in: columns, labels, metric, settings.", START),
-    "noise fit": Command("noise:fit", "Finetune the noise language model.", STAGES, TRAINING, True),
-    "noise sample": Command("noise:sample", "Write noise texts into a store.", STAGES, TRAINING, True),
-    "noise show": Command("noise:show", "Look at noise: masked input, hidden words, what was written.", STAGES),
-    "train": Command("train:train", "Train the models of a run, without predictions, report.", STAGES, TRAINING, True),
-    "predict": Command("predict:predict", "Run a model on a file of texts.", STAGES, TRAINING, True),
-    "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", JUDGE),
-    "calibrate": Command("calibrate:calibrate", "Fit a calibrator and keep it with the model.", JUDGE),
-    "decide": Command("decide:decide", "A rule that answers or abstains, with a promise.", JUDGE),
-    "report": Command("report:report", "The report of a run as HTML, Markdown, LaTeX or JSON.", JUDGE),
-    "playground": Command(
-        "playground:playground", "A page to try a model on, beside a baseline.", USE, SERVING, extra="serve"
+    "run": Command("run:run", "Train, calibrate and evaluate models on your data.", TRAIN, TRAINING, resumes=True),
+    "demo": Command("run:demo", "The whole method on built-in data, in minutes.", TRAIN, TRAINING, resumes=True),
+    "benchmark": Command(
+        "benchmark:benchmark", "Tasks × methods × seeds, with the paper's tables.", TRAIN, TRAINING, resumes=True
     ),
-    "serve": Command("serve:serve", "A model over HTTP, requests in packed batches.", USE, SERVING, extra="serve"),
-    "stress": Command("stress:stress", "A model on changed texts: typos, cuts, negation …", JUDGE, TRAINING),
-    "watch": Command("watch:watch", "A log of predictions: accuracy to expect, drift, unusual texts.", USE),
-    "export": Command("export:export", "A model as ONNX, checked against PyTorch.", USE, TRAINING),
-    "push": Command("push:push", "A model with its card to the Hugging Face hub.", USE),
+    "tasks": Command("tasks:tasks", "List the built-in tasks.", TRAIN),
+    "noise generate": Command("noise:generate", "Generate noise texts.", TRAIN, TRAINING, resumes=True),
+    "noise show": Command("noise:show", "Show examples of noise texts.", TRAIN, TRAINING),
+    "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", EVALUATE),
+    "calibrate": Command("calibrate:calibrate", "Fit a calibrator and store it with the model.", EVALUATE),
+    "abstain": Command("abstain:abstain", "Fit an abstention rule with a guarantee.", EVALUATE),
+    "report": Command("report:report", "Write the report of a run as HTML, Markdown, LaTeX or JSON.", EVALUATE),
+    "predict": Command("predict:predict", "Predict a file of texts.", USE, TRAINING, resumes=True),
+    "serve": Command("serve:serve", "Serve a model over HTTP, optionally with a web UI.", USE, SERVING, "serve"),
+    "monitor": Command("monitor:monitor", "Monitor logged predictions: accuracy estimate, drift, OOD.", USE),
+    "robustness": Command("robustness:robustness", "Test a model on perturbed texts.", USE, TRAINING),
+    "export": Command("export:export", "Export a model to ONNX, verified against PyTorch.", USE, TRAINING),
+    "push": Command("export:push", "Upload a model with its card to the Hugging Face hub.", USE),
 }
 
 
-class Commands(TyperGroup):
-    """The commands; a flag with a value of the wrong type is refused with the value."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except typer.BadParameter as error:
-            # of pydantic, which some versions of typer check with
-            came: list[Any] = getattr(error.__cause__, "errors", list)()
-            error.message += f"; {came[0]['input']!r} came" if came else ""
-            raise
-
-
-def build_app(wanted: str | None = None) -> typer.Typer:
-    """The app with the `wanted` command imported and the others as stubs that only have their help."""
-    options: dict[str, Any] = {"no_args_is_help": True, "rich_markup_mode": "markdown"}
-    options["pretty_exceptions_enable"] = False
-    text = "Text classifiers whose probabilities can be trusted."
-    app = typer.Typer(name="ebmcal", cls=Commands, help=text, **options)
+def build_app(requested: str | None = None) -> typer.Typer:
+    """The app with the requested command imported and the others as stubs for the overview."""
+    app = typer.Typer(
+        name="ebmcal",
+        help="Text classifiers whose probabilities can be trusted.",
+        no_args_is_help=True,
+        rich_markup_mode="markdown",
+        pretty_exceptions_enable=False,
+    )
     groups: dict[str, typer.Typer] = {}
     for name, command in COMMANDS.items():
         group, _, leaf = name.rpartition(" ")
         if group and group not in groups:
             groups[group] = typer.Typer(no_args_is_help=True)
-            app.add_typer(groups[group], name=group, help=f"The stages of {group}.", rich_help_panel=command.panel)
-        function = _load(command) if name == wanted else _stub(command)
-        parent = groups[group] if group else app
-        parent.command(leaf, help=command.help, rich_help_panel=None if group else command.panel)(function)
+            app.add_typer(groups[group], name=group, help="Noise texts for training.", rich_help_panel=command.panel)
+        function = _load(command) if name == requested else _stub
+        parent, panel = (groups[group], None) if group else (app, command.panel)
+        parent.command(leaf, help=command.help, rich_help_panel=panel)(function)
     app.callback()(_version)
     return app
 
@@ -102,51 +83,48 @@ def build_app(wanted: str | None = None) -> typer.Typer:
 def main(arguments: list[str] | None = None) -> None:
     """Entry point of the `ebmcal` script."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # stop as by Ctrl-C: with a word and what was finished
+    requested = _requested(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # handled like Ctrl-C
     try:
         try:
-            build_app(_wanted(arguments))(arguments, standalone_mode=True)
+            build_app(requested)(arguments, standalone_mode=True)
         finally:
-            sys.stdout.flush()  # here, where a reader that has gone is no trouble
+            sys.stdout.flush()  # a closed pipe is handled here
     except BrokenPipeError:
-        _end_quietly()
+        _exit_quietly()
     except EbmcalError as error:
         typer.secho(f"Error: {error}", fg=typer.colors.RED, err=True)
         raise SystemExit(130 if isinstance(error, Interrupted) else 1) from None
     except (KeyboardInterrupt, SystemExit) as stop:
-        if isinstance(stop.__context__, BrokenPipeError):  # which typer turns into exit code 1
-            _end_quietly()
-        if getattr(stop, "code", 130) != 130:  # typer turns Ctrl-C into this exit code
+        if isinstance(stop.__context__, BrokenPipeError):  # typer turns it into exit code 1
+            _exit_quietly()
+        if getattr(stop, "code", 130) != 130:  # typer's exit code for Ctrl-C
             raise
-        command = COMMANDS.get(_wanted(arguments) or "")
-        kept = "What was finished is kept: run the same command again to go on."
-        typer.secho(f"Stopped. {kept if command and command.resumes else 'Nothing was written.'}", err=True)
+        command = COMMANDS.get(requested or "")
+        note = "Run the same command again to continue." if command and command.resumes else "Nothing was written."
+        typer.secho(f"Interrupted. {note}", err=True)
         raise SystemExit(130) from None
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
-        typer.secho(
-            f"Error: {error.strerror or error}{where}. Mend it, then run the same command again.",
-            fg=typer.colors.RED,
-            err=True,
-        )
+        typer.secho(f"Error: {error.strerror or error}{where}.", fg=typer.colors.RED, err=True)
         raise SystemExit(1) from None
 
 
-def _end_quietly() -> NoReturn:
-    """The reader, `head` for example, had enough: nothing more is written, and nothing is wrong."""
+def _requested(arguments: list[str]) -> str | None:
+    words = [argument for argument in arguments if not argument.startswith("-")][:2]
+    return next((name for name in (" ".join(words), *words[:1]) if name in COMMANDS), None)
+
+
+def _exit_quietly() -> NoReturn:
+    """The reader of a pipe, such as `head`, has closed it."""
     with contextlib.suppress(OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what Python flushes at its end goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python flushes at exit
     raise SystemExit(0)
 
 
-def _wanted(arguments: list[str]) -> str | None:
-    words = [a for a in arguments if not a.startswith("-")][:2]
-    return next((name for name in (" ".join(words), words[0] if words else "") if name in COMMANDS), None)
-
-
 def _load(command: Command) -> Callable[..., None]:
-    """The function of a command; it says which extra is missing when it is called, not before: help needs none."""
-    module, name = command.home.split(":")
+    """The function of a command; a missing extra is reported when it is called, so that help works without it."""
+    module, name = command.location.split(":")
     function = getattr(importlib.import_module(f"ebmcal.cli.{module}"), name)
 
     @functools.wraps(function)
@@ -157,11 +135,8 @@ def _load(command: Command) -> Callable[..., None]:
     return checked
 
 
-def _stub(command: Command) -> Callable[[], None]:
-    def stub() -> None:
-        raise AssertionError("a stub is only there for the overview")
-
-    return stub
+def _stub() -> None:
+    raise AssertionError("stubs exist only for the overview")
 
 
 def _print_version(wanted: bool) -> None:
@@ -174,7 +149,7 @@ def _print_version(wanted: bool) -> None:
 
 def _version(
     version: bool = typer.Option(
-        False, "--version", help="Print the version and stop.", is_eager=True, callback=_print_version
+        False, "--version", help="Print the version and exit.", is_eager=True, callback=_print_version
     ),
 ) -> None:
     pass

@@ -6,63 +6,48 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from rich.console import Console as RichConsole
-
-    from ebmcal.benchmark import Benchmark, Outcome
+    from ebmcal.benchmark import Outcome
 
 
 def benchmark(
-    config: Annotated[Path, typer.Argument(help="A YAML file: output, tasks, and any setting of `ebmcal run`.")],
-    output: Annotated[Path | None, typer.Option(help="The folder of the runs, in place of the file's.")] = None,
-    only: Annotated[str | None, typer.Option(help="Run these tasks only: names with commas.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, show the cells, do nothing.")] = False,
+    config: Annotated[Path, typer.Argument(help="YAML file: output, tasks, and any setting of `ebmcal run`.")],
+    output: Annotated[Path | None, typer.Option(help="Output directory, instead of the one in the file.")] = None,
+    only: Annotated[str | None, typer.Option(help="Tasks to run, separated by commas.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, list the trials, run nothing.")] = False,
 ) -> None:
-    """Run every task with every method and seed, and set the results beside the published ones.
+    """Run every task with every method and seed, and compare the results with the published ones.
 
-    The same command again goes on where it stopped. A cell that fails is shown as failed and does not stop the rest;
-    the exit code is then 1.
+    The same command again continues where it stopped. A trial that fails does not stop the others; the exit code is
+    then 1.
     """
-    from rich.console import Console as RichConsole
+    from ebmcal.benchmark import gather, load_benchmark, run_benchmark
 
-    from ebmcal.benchmark import load_benchmark, run_benchmark
-    from ebmcal.cli.notices import as_notices
-    from ebmcal.progress import Console
-
-    chosen = [name.strip() for name in (only or "").split(",") if name.strip()]
-    plan, console = load_benchmark(config, output, chosen), RichConsole()
+    names = [name.strip() for name in (only or "").split(",") if name.strip()]
+    plan = load_benchmark(config, output, names)
     if dry_run:
-        _show_cells(plan, console)
+        _list_trials([outcome for outcome in gather(plan) if outcome.task.is_selected])
         return
-    with as_notices():
-        outcomes = run_benchmark(plan, Console)
-    _show_results(outcomes, plan.output, console)
-    if any(outcome.has_failed for outcome in outcomes if outcome.task.is_chosen):
+    outcomes = run_benchmark(plan, progress=True)
+    _show_results(outcomes, plan.output)
+    if any(outcome.failures for outcome in outcomes if outcome.task.is_selected):
         raise typer.Exit(1)
 
 
-def _show_cells(plan: "Benchmark", console: "RichConsole") -> None:
-    from rich.table import Table
+def _list_trials(outcomes: "list[Outcome]") -> None:
+    import pandas as pd
 
-    from ebmcal.benchmark import cell_state
+    from ebmcal.reports.tables import Table
 
-    table = Table("Task", "Method", "Seed", "Steps", "State")
-    states = [(task, cell, cell_state(task, cell)) for task in plan.chosen for cell in task.cells]
-    for task, cell, state in states:
-        table.add_row(task.name, cell.method, str(cell.seed), f"{task.config.steps:,}", state)
-    console.print(table)
-    n_done = sum(state == "done" for _, _, state in states)
-    console.print(f"{n_done} of {len(states)} cells are done. Nothing was started.", highlight=False)
+    rows = [(o.task.name, t.method, t.seed, o.state(t)) for o in outcomes for t in o.task.trials]
+    Table(pd.DataFrame(rows, columns=["Task", "Method", "Seed", "State"])).print()
+    n_done = sum(state == "done" for *_, state in rows)
+    typer.echo(f"{n_done} of {len(rows)} trials are done. Nothing was started.")
 
 
-def _show_results(outcomes: "list[Outcome]", output: Path, console: "RichConsole") -> None:
-    from ebmcal.benchmark import paper_tables
-    from ebmcal.benchmark.outcomes import failure_table, headline
-    from ebmcal.tables import split_wide, to_rich
+def _show_results(outcomes: "list[Outcome]", output: Path) -> None:
+    from ebmcal.benchmark.results import failure_table, headline, paper_tables
 
-    for table in paper_tables(outcomes):
-        for part in split_wide(table, console.width):
-            console.print(to_rich(part))
     failures = failure_table(outcomes)
-    if failures.rows:
-        console.print(to_rich(failures))
-    console.print(f"{headline(outcomes)}. Open {output / 'report.html'} in a browser.", highlight=False, soft_wrap=True)
+    for table in [*paper_tables(outcomes), *([failures] if len(failures) else [])]:
+        table.print()
+    typer.echo(f"{headline(outcomes)}. Report: {output / 'report.html'}")

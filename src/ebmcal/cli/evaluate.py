@@ -1,21 +1,20 @@
-"""`ebmcal evaluate`: judge prediction files of any model, compare them, mend them with a calibrator.
+"""`ebmcal evaluate`: metrics of prediction files of any model, compared, calibrated and explained."""
 
-A thin call of `ebmcal.evaluate`.
-"""
-
-import sys
+import json
 from enum import Enum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ebmcal.errors import EbmcalError
-from ebmcal.storage.atomic import check_target
+
+if TYPE_CHECKING:
+    from ebmcal.evaluation import Evaluation
 
 
-class Format(str, Enum):
-    """How the result is printed."""
+class OutputFormat(str, Enum):
+    """Formats of the printed result."""
 
     table = "table"
     markdown = "markdown"
@@ -25,90 +24,97 @@ class Format(str, Enum):
 
 def evaluate(
     files: Annotated[
-        list[Path], typer.Argument(help="Predictions: .parquet, .csv, .tsv, .jsonl, .json, .npz; - is a pipe.")
+        list[str],
+        typer.Argument(
+            metavar="FILE",
+            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, .npz, or - for standard input.",
+        ),
     ],
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write every figure as JSON.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report with pictures.")] = None,
-    metrics: Annotated[str | None, typer.Option(help="Which metrics, separated by commas.")] = None,
-    n_bins: Annotated[int, typer.Option(min=1, help="Bins of the binned calibration errors.")] = 20,
-    resamples: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Resamples for intervals, tests; 0 for none.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
     fit: Annotated[
-        list[Path] | None, typer.Option(help="Predictions to fit a calibrator on: one for all files, or one for each.")
+        list[str] | None, typer.Option(help="Predictions to fit calibrators on: one for all files, or one for each.")
     ] = None,
     calibrator: Annotated[
-        list[str] | None, typer.Option(help="With --fit; settings may follow, as in scaling-binning:n_bins=15.")
+        list[str] | None, typer.Option(help="Calibrator to fit; settings may follow: scaling-binning:n_bins=15.")
     ] = None,
     ood: Annotated[
-        list[Path] | None, typer.Option(help="Predictions for other text: one for all files, or one for each.")
+        list[str] | None, typer.Option(help="Predictions for other texts: one for all files, or one for each.")
     ] = None,
+    reference: Annotated[
+        str | None, typer.Option(help="Name of the file to compare the others with. [default: the first]")
+    ] = None,
+    unpaired: Annotated[bool, typer.Option("--unpaired", help="The files have different rows: no tests.")] = False,
+    ensemble: Annotated[bool, typer.Option("--ensemble", help="Also evaluate the mean of all files.")] = False,
+    multilabel: Annotated[
+        bool, typer.Option("--multilabel", help="A text may have several labels (a list; a|b in CSV).")
+    ] = False,
+    metrics: Annotated[str | None, typer.Option(help="Metrics, separated by commas.")] = None,
+    n_bins: Annotated[int, typer.Option(min=1, help="Bins of the binned calibration errors.")] = 20,
+    resamples: Annotated[
+        int, typer.Option(min=0, max=100_000, help="Resamples for intervals and tests; 0 for none.")
+    ] = 1000,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
     normalize: Annotated[
         bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
     ] = False,
-    unpaired: Annotated[bool, typer.Option("--unpaired", help="The files are of different rows: no tests.")] = False,
-    ensemble: Annotated[
-        bool, typer.Option("--ensemble", help="Judge the mean of all files too, as of the seeds of one method.")
-    ] = False,
-    multi_label: Annotated[
-        bool, typer.Option("--multi-label", help="A text may have several labels (a list, a|b in CSV): each by itself.")
-    ] = False,
-    output: Annotated[Format, typer.Option("--format", help="How to print.")] = Format.table,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show intervals.")] = False,
+    format: Annotated[OutputFormat, typer.Option("--format", "-f", help="Output format.")] = OutputFormat.table,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")] = None,
+    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
 ) -> None:
-    """Judge prediction files: accuracy, calibration, ranking; with intervals, tests and calibrated rows."""
-    from ebmcal.cli.notices import as_notices
+    """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
+    from ebmcal.cli.calibrate import print_warnings
     from ebmcal.evaluation import evaluate
-    from ebmcal.multilabel import evaluate_labels
-    from ebmcal.storage.atomic import write_text
+    from ebmcal.storage import write_text
 
-    keep_inputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
+    _check_outputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
     names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
-    with as_notices():
-        options: dict[str, Any] = {"n_bins": n_bins, "n_resamples": resamples, "seed": seed}
-        options["progress"] = sys.stderr.isatty()
-        if multi_label:
-            _refuse_with_labels(
-                {"--ood": ood, "--unpaired": unpaired, "--ensemble": ensemble, "--normalize": normalize}
-            )
-            result = evaluate_labels(files, metrics=names, fit=fit or None, calibrator=calibrator, **options)
-        else:
-            result = evaluate(
-                files, metrics=names, paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator,
-                ood=ood or None, normalize=normalize, **options,
-            )  # fmt: skip
-    if output is Format.table:
-        print_rich(result.table())
-    else:
-        typer.echo(result.to_json() if output is Format.json else getattr(result.table(), output.value)())
+    with print_warnings():
+        found = evaluate(
+            files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
+            paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None,
+            normalize=normalize, multilabel=multilabel, progress=None,
+        )  # fmt: skip
+    _print(found, format, verbose)
     if json_file is not None:
-        write_text(json_file, result.to_json() + "\n")
-        typer.echo(f"Figures written to {json_file}.", err=True)
+        write_text(json_file, _to_text(found))
+        typer.echo(f"Results written to {json_file}.", err=True)
     if report is not None:
-        typer.echo(f"Report written to {result.report(report)}.", err=True)
+        typer.echo(f"Report written to {found.report(report)}.", err=True)
 
 
-def keep_inputs(read: list[Path], written: dict[str, Path | None]) -> None:
-    """Refuse to write over a file of predictions, or where nothing can be written: before any work."""
-    inputs = {path.resolve() for path in read}
-    for option, path in written.items():
-        if path is not None and path.resolve() in inputs:
-            raise EbmcalError(f"{option} {path} would write over the predictions in it. Choose another file.")
+def _check_outputs(inputs: list[str], outputs: dict[str, Path | None]) -> None:
+    """Raise before any work if an output would overwrite an input or cannot be written."""
+    from ebmcal.evaluation.inputs import as_list, name_source
+    from ebmcal.storage import check_writable
+
+    read = {Path(str(name_source(source)[1])).resolve() for source in as_list(inputs)}
+    for option, path in outputs.items():
         if path is not None:
-            check_target(path, option)
+            check_writable(path, option)
+            if path.resolve() in read:
+                raise EbmcalError(f"{option} {path} would overwrite the predictions in it. Choose another file.")
 
 
-def print_rich(sheet: object) -> None:
+def _print(found: "Evaluation", format: OutputFormat, verbose: bool) -> None:
     from rich.console import Console
 
-    from ebmcal.tables.render import WIDTH
+    from ebmcal.reports.tables import comparison_table, detection_table
+    from ebmcal.reports.tables.table import WIDTH
 
-    console = Console()
-    (console if console.is_terminal else Console(width=WIDTH)).print(sheet)
+    if format is OutputFormat.json:
+        typer.echo(_to_text(found), nl=False)
+        return
+    tables = [t for t in (found.table(verbose=verbose), comparison_table(found), detection_table(found)) if len(t)]
+    if format is OutputFormat.table:
+        console = Console()
+        for table in tables:
+            table.print(console if console.is_terminal else Console(width=WIDTH))
+        for sentence in found.verdicts():
+            typer.echo(sentence)
+        return
+    texts = [table.to_markdown() if format is OutputFormat.markdown else table.to_latex() for table in tables]
+    typer.echo("\n\n".join(texts))
 
 
-def _refuse_with_labels(given: dict[str, object]) -> None:
-    """Refuse what is not defined where a text may have several labels."""
-    for option, value in given.items():
-        if value:
-            raise EbmcalError(f"{option} is not defined with --multi-label: every label is judged by itself.")
+def _to_text(found: "Evaluation") -> str:
+    return json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"

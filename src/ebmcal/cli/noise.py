@@ -1,7 +1,4 @@
-"""`ebmcal noise fit`, `sample` and `show`: the noise language model and its texts, on their own.
-
-`fit` and `sample` take the settings of `ebmcal run` and fill the same cache, so that a later run finds its noise made.
-"""
+"""`ebmcal noise generate` makes the noise texts of a run in advance; `ebmcal noise show` looks at noise."""
 
 import inspect
 from dataclasses import replace
@@ -11,208 +8,175 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebmcal.cli.options import with_config
-from ebmcal.config import ResolvedConfig, RunConfig
-from ebmcal.errors import EbmcalError
-from ebmcal.noise_setting import NoisePart, parse_noise
+from ebmcal.config import RunConfig
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
-    from ebmcal.noise.filling import Engine
+    from ebmcal.noise.generation import Engine
     from ebmcal.noise.store import NoiseStore
-    from ebmcal.runfolder import RunFolder
+    from ebmcal.run_dir import RunDir
+
+ENGINES = ("local", "ray")
+
+_OPTIONS = {
+    "count": Annotated[int | None, typer.Option(min=1, help="Texts to generate. Default: what a training draws.")],
+    "engine": Annotated[str | None, typer.Option(help="local (this process) or ray (Ray Data). [local]")],
+    "ray_address": Annotated[str | None, typer.Option(help="Ray cluster HOST:PORT. Default: this machine.")],
+    "ray_workers": Annotated[int | None, typer.Option(min=1, help="Ray workers. Default: one per GPU or CPU.")],
+}
 
 
-def fit_config(config: RunConfig) -> None:
-    """Finetune the noise LM; prints where it is and its perplexity."""
-    from ebmcal.pipeline.run_noise import fit_noise_lm
-    from ebmcal.pipeline.stages import prepare
-    from ebmcal.progress import Console
-
-    reporter = Console()
-    resolved, data = prepare(config, reporter)
-    for part in _stored_parts(resolved):
-        folder, card = fit_noise_lm(resolved, part, data, reporter)
-        typer.echo(f"{folder}: perplexity {card['perplexity']:.1f} on held-out texts")
+def generate(**options: Any) -> None:
+    """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
+    own = {name: options.pop(name) for name in _OPTIONS}
+    with_config(lambda config: _generate(config, **own))(**options)
 
 
-def _stored_parts(config: ResolvedConfig) -> list[NoisePart]:
-    """The sources that have a language model; an error where there is none."""
-    parts = [part for part in parse_noise(config.noise) if not part.is_online]
-    if not parts:
-        raise EbmcalError(
-            f"The noise {config.noise!r} is written while a model trains: there is nothing to make first. "
-            "A source with a language model is, for example, --noise infill:gpt2."
-        )
-    return parts
-
-
-def sample_config(
-    config: RunConfig, count: int | None, store: Path | None, engine: str | None, ray_address: str | None,
-    ray_workers: int | None,
-) -> None:  # fmt: skip
-    """Write noise; prints where it is."""
-    chosen = _engine(engine or "here", ray_address, ray_workers)
-    if store and store.exists() and not store.is_dir():
-        raise EbmcalError(f"--store {store} is a file; give a folder.")
-    from ebmcal.pipeline.run_noise import fill_noise_store, fit_noise_lm, n_held_out, noise_wanted
-    from ebmcal.pipeline.stages import prepare
-    from ebmcal.progress import Console
-
-    reporter = Console()
-    resolved, data = prepare(config, reporter)
-    train, parts = data.splits["train"], _stored_parts(resolved)
-    if store and len(parts) > 1:
-        raise EbmcalError(f"--store takes the texts of one source; noise names {', '.join(p.name for p in parts)}.")
-    for part in parts:
-        lm, card = fit_noise_lm(resolved, part, data, reporter)
-        n_drawn, n_others = noise_wanted(resolved, part, len(train)), n_held_out(data)
-        wanted = count or n_drawn + n_others
-        filled = fill_noise_store(resolved, part, train, lm, card, reporter, count=wanted, folder=store, engine=chosen)
-        which = "" if count else f" ({n_drawn:,} for a training, {n_others:,} held out)"
-        more = f" (made before; {wanted:,} were asked for)" if len(filled) > wanted else which
-        typer.echo(
-            f"{filled.folder}: {len(filled):,} noise texts{more}. Look at them with: ebmcal noise show {filled.folder}"
-        )
-
-
-def _engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
-    """The engine of that name; what it lacks is told before any work starts."""
-    from ebmcal.errors import require_extra, unknown_name
-    from ebmcal.noise.filling import here
-    from ebmcal.noise.on_ray import RayEngine
-
-    if name not in ENGINES:
-        raise unknown_name("engine", name, ENGINES)
-    if name == "here":
-        if ray_address or ray_workers:
-            raise EbmcalError("--ray-address and --ray-workers are for --engine ray; add it, or leave them out.")
-        return here
-    require_extra("ray", "ray")
-    return RayEngine(ray_address, ray_workers)
-
-
-def _parameter(name: str, annotation: object) -> inspect.Parameter:
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-
-
-COUNT = Annotated[int | None, typer.Option(min=1, help="Texts to write; by default what a training needs.")]
-STORE = Annotated[Path | None, typer.Option(help="Folder of the store; by default in the cache, found by `run`.")]
-
-ENGINE = Annotated[
-    str | None, typer.Option(help="here (this process) or ray (Ray Data, many processes). [default: here]")
-]
-ADDRESS = Annotated[str | None, typer.Option(help="A running Ray cluster, HOST:PORT; by default one on this machine.")]
-WORKERS = Annotated[
-    int | None, typer.Option(min=1, help="Ray workers; by default one for each GPU, or CPU if there is none.")
-]
-ENGINES = ("here", "ray")
-
-fit = with_config(fit_config)
-sample = with_config(
-    sample_config,
+generate.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
     [
-        _parameter("count", COUNT),
-        _parameter("store", STORE),
-        _parameter("engine", ENGINE),
-        _parameter("ray_address", ADDRESS),
-        _parameter("ray_workers", WORKERS),
-    ],
+        *inspect.signature(with_config(lambda config: None)).parameters.values(),
+        *(
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in _OPTIONS.items()
+        ),
+    ]
 )
 
 
-def show(
-    store: Annotated[Path, typer.Argument(help="A noise store, or a run folder.")],
-    n: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples to show.")] = 5,
-    model: Annotated[Path | None, typer.Option(help="A trained model: how well does it tell noise from data?")] = None,
-    data: Annotated[Path | None, typer.Option(help="With --model: predictions on real texts to compare with.")] = None,
+def _generate(
+    config: RunConfig, count: int | None, engine: str | None, ray_address: str | None, ray_workers: int | None
 ) -> None:
-    """Show masked inputs, the words they hid, and what was written; share of copies; how easily noise is told apart."""
-    from rich.console import Console
+    chosen = _find_engine(engine or "local", ray_address, ray_workers)
+    from ebmcal.noise.build import build_noise
+    from ebmcal.noise.sources import StoredNoise
+    from ebmcal.pipeline.workspace import _prepare, noise_config
+    from ebmcal.progress import make_reporter
+    from ebmcal.run_dir import RunDir
 
-    from ebmcal.noise.hardness import KEPT_FROM, kept_share
-    from ebmcal.noise.store import NoiseStore
-    from ebmcal.runfolder import RunFolder
-
-    console, run = Console(), RunFolder(store)
-    if data and not model:
-        raise EbmcalError("--data goes with --model: the energies of a model are compared.")
-    if model and run.metrics.exists():
+    reporter = make_reporter(progress=True)
+    work = _prepare(config, RunDir(config.output or Path()), reporter, {})
+    settings = noise_config(work)
+    if all(part.is_online for part in settings.parts):
         raise EbmcalError(
-            "--model is for a noise store; of a run, how its models tell noise from data is shown without."
+            f"The noise {settings.noise!r} is made during training; there is nothing to generate. Choose a source with "
+            "a language model, for example --noise infill:smollm2."
         )
-    if model and not model.is_dir():
-        raise EbmcalError(f"The model folder {model} is not there.")
-    if model and not data:
-        raise EbmcalError("Give the predictions on real texts as well: --data RUN/predictions/CELL/test.parquet")
-    if run.metrics.exists():
-        _show_run(console, run, n)
+    n_draws = work.settings.steps * work.settings.batch_size * work.settings.noise_ratio
+    if count is not None:
+        settings, n_draws = replace(settings, samples=count), 10**12
+    splits = work.data.splits
+    built = build_noise(
+        settings, splits["train"], splits["test"], work.data.label_names, n_draws=n_draws, cache_dir=work.cache,
+        reporter=reporter, engine=chosen,
+    )  # fmt: skip
+    for source in built.sources:
+        if isinstance(source, StoredNoise):
+            directory, n_held_out = source.store.directory, len(source.store) - source.n_texts
+            typer.echo(
+                f"{directory}: {source.n_texts:,} noise texts for training and {n_held_out:,} held out. "
+                f"Examples: ebmcal noise show {directory}"
+            )
+
+
+def _find_engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
+    """The engine of that name; what it lacks is reported before any work starts."""
+    if name not in ENGINES:
+        raise unknown_name("engine", name, ENGINES)
+    if name == "local":
+        if ray_address or ray_workers:
+            raise EbmcalError("--ray-address and --ray-workers need --engine ray.")
+        from ebmcal.noise.generation import generate_locally
+
+        return generate_locally
+    require_extra("ray", "ray")
+    from ebmcal.noise.ray import RayEngine
+
+    return RayEngine(ray_address, ray_workers)
+
+
+def show(
+    directory: Annotated[Path, typer.Argument(help="A noise store or a run directory.")],
+    number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples to show.")] = 5,
+    model: Annotated[Path | None, typer.Option(help="Of a store: also print the noise AUROC of this model.")] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(help="With --model: its predictions on real texts, for example a test.parquet.")
+    ] = None,
+) -> None:
+    """Show masked texts, the words they hide and what was written, and how difficult the noise is."""
+    from ebmcal.run_dir import RunDir
+
+    run = RunDir(directory)
+    if (model is None) != (predictions is None):
+        raise EbmcalError(
+            "--model needs --predictions and the reverse: energies of noise and of real texts are compared."
+        )
+    if run.results.is_file():
+        if model is not None:
+            raise EbmcalError("--model is for a noise store; a run directory has the noise AUROC of its models.")
+        _show_run(run, number)
         return
-    if not store.is_dir():
-        what = "a file" if store.exists() else "not there"
-        raise EbmcalError(f"{store} is {what}; give a run folder or a noise store.")
-    opened = NoiseStore.open(store)
-    kept = kept_share(opened.rows(KEPT_FROM))
-    facts = {"texts": len(opened), "identical to their source": f"{opened.identical_share:.1%}"}
-    facts |= {"kept words": "none to keep" if kept is None else f"{kept:.0%}"}
-    _facts(console, {**opened.identity, **facts, "thrown away": opened.thrown_away() or "none"})
-    for row in opened.rows(n * 8):
-        if row["sample"] == 0 and n > 0:
-            _example(console, row["masked"], row["hidden"], row["text"], row["text_pair"])
-            n -= 1
-    if model and data:
-        console.print(_told_apart(opened, model, data), highlight=False)
+    if not directory.is_dir():
+        problem = "is a file" if directory.exists() else "does not exist"
+        raise EbmcalError(f"{directory} {problem}; expected a run directory or a noise store.")
+    from ebmcal.noise.store import NoiseStore
+
+    store = NoiseStore.open(directory)
+    _show_store(store, number)
+    if model is not None and predictions is not None:
+        typer.echo(f"\nNoise AUROC of {model}: {_noise_auroc(store, model, predictions):.3f}")
 
 
-def _show_run(console: "Console", run: "RunFolder", n: int) -> None:
-    from ebmcal.storage.atomic import read_json
-    from ebmcal.tables import hardness_table, select_columns, to_rich
+def _show_run(run: "RunDir", number: int) -> None:
+    from ebmcal.reports.tables.noise import noise_source_table
+    from ebmcal.storage import read_json
 
-    document = read_json(run.metrics)
-    table = hardness_table(document)
-    if not table.rows and not document.get("noise"):
-        raise EbmcalError(f"The run {run.root} used no noise: none of its methods has an energy that is trained.")
-    if not table.rows:
-        version = (document.get("versions") or {}).get("ebmcal", "an earlier version")
-        console.print(f"{run.root} was made by ebmcal {version}, which did not measure how hard its noise was.")
-    told = ("source", "method", "probe", "training", "held_out", "used")
-    texts = select_columns(table, lambda key: key == "source" or key not in told)
-    for part in (replace(texts, notes=()), select_columns(table, told.__contains__)):  # both fit a terminal
-        if part.rows:
-            console.print(to_rich(part))
-    examples = read_json(run.noise_examples) if run.noise_examples.exists() else []
-    for row in _in_turns(examples, len(document.get("noise") or {}))[:n]:
-        _example(console, row["masked"], row["hidden"], row["noise"], row["noise_pair"])
+    results = read_json(run.results)
+    if not results.get("noise"):
+        raise EbmcalError(f"The run {run.root} used no noise: none of its methods trains an energy.")
+    noise_source_table(results["noise"]).print()
+    for row in (read_json(run.noise_examples) if run.noise_examples.is_file() else [])[:number]:
+        _show_example(row)
 
 
-def _in_turns(examples: list[dict[str, Any]], n_sources: int) -> list[dict[str, Any]]:
-    """One of each source, then the next of each; a run folder has them source by source, as many of each."""
-    size = -(-len(examples) // max(1, n_sources))
-    return [row for i in range(size) for row in examples[i::size]]
+def _show_store(store: "NoiseStore", number: int) -> None:
+    from ebmcal.noise.difficulty import kept_share
+
+    kept = kept_share(store.rows(500))
+    facts = {
+        **store.identity,
+        "texts": len(store),
+        "identical to their source": f"{store.copy_share:.1%}",
+        "unmasked words repeated": "none to repeat" if kept is None else f"{kept:.0%}",
+        "rejected samples": store.rejected or "none",
+    }
+    for name, value in facts.items():
+        typer.echo(f"{name}: {value}")
+    first = [row for row in store.rows(8 * number) if row["sample"] == 0]
+    for row in first[:number]:
+        _show_example(row)
 
 
-def _facts(console: "Console", facts: dict[str, object]) -> None:
-    for key, value in facts.items():
-        console.print(f"{key}: {value}", markup=False, highlight=False)
+def _show_example(row: dict[str, Any]) -> None:
+    text = row["text"] if row.get("text_pair") is None else f"{row['text']} <SEP> {row['text_pair']}"
+    if row.get("masked"):
+        typer.echo(f"\nmasked   {row['masked']}\nhidden   {' | '.join(row['hidden'])}\nwritten  {text}")
+    else:
+        typer.echo(f"\nsource   {row.get('source')}\nwritten  {text}")
 
 
-def _example(console: "Console", masked: str, hidden: list[str], text: str, pair: str | None) -> None:
-    """A noise text; of one that a language model wrote also what it read, of another only its source."""
-    written = text if pair is None else f"{text} <SEP> {pair}"
-    read = (("\nmasked ", masked), ("hidden ", " | ".join(hidden))) if hidden else (("\nsource ", masked),)
-    for title, line in (*read, ("written", written)):
-        console.print(f"{title}  {line}", markup=False, highlight=False)
+def _noise_auroc(store: "NoiseStore", model: Path, predictions: Path) -> float:
+    """How often a noise text has a higher energy than a real one."""
+    import numpy as np
+    from sklearn.metrics import roc_auc_score
 
-
-def _told_apart(store: "NoiseStore", model: Path, data: Path) -> str:
-    """The AUROC of the model's energy between noise and real texts."""
-    from ebmcal.errors import require_extra
-    from ebmcal.metrics import ood_detection
+    from ebmcal.model import load
     from ebmcal.predictions import Predictions
 
-    require_extra("train", "torch", "transformers")
-    from ebmcal.model import load
-
-    rows = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in store.rows(500)]
-    figures = ood_detection(-Predictions.read(data).require_energies(), -load(model).energy(rows))
-    return f"\nThe energy of {model} tells noise from data {figures['auroc']:.1%} of the time (AUROC)."
+    data = Predictions.read(predictions).energies
+    if data is None:
+        raise EbmcalError(f"{predictions} has no energies. Pass predictions of an ebmcal model.")
+    rows = store.rows(500)
+    texts: list[Any] = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in rows]
+    noise_energies = load(model).energy(texts)
+    is_noise = np.concatenate([np.zeros(len(data)), np.ones(len(noise_energies))])
+    return float(roc_auc_score(is_noise, np.concatenate([data, noise_energies])))

@@ -1,6 +1,6 @@
-"""Flags made from `RunConfig`: every setting is a flag, with its help, so that YAML and flags cannot drift apart.
+"""Command-line options made from `RunConfig`, so that YAML and options cannot diverge.
 
-`with_config` turns a function of a config and a reporter into a command that takes `--config FILE` and every setting.
+Common settings are options; every setting can be given with `--set key=value`. `--help-all` lists all of them.
 """
 
 import inspect
@@ -9,63 +9,96 @@ from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
+import yaml
 
 from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
 
-LISTS = ("methods", "seeds", "posthoc", "report_to")
+_LISTS = ("methods", "seeds", "posthoc", "report_to")
 
 
-def with_config(function: Callable[..., None], extra: list[inspect.Parameter] | None = None) -> Callable[..., None]:
-    """A typer command whose flags are the settings of a run; `function(config, **extra)` gets the config."""
-    extra = extra or []
+def with_config(function: Callable[[RunConfig], None]) -> Callable[..., None]:
+    """A typer command whose options are the settings of a run; `function(config)` gets the config."""
 
-    def command(**flags: Any) -> None:
-        own = {p.name: flags.pop(p.name) for p in extra}
-        path = flags.pop("config")
-        function(load_config(path, _overrides(flags)), **own)
+    def command(**options: Any) -> None:
+        if options.pop("help_all"):
+            _print_settings()
+            return
+        path, assignments = options.pop("config"), options.pop("assignments")
+        function(load_config(path, _overrides(options) | _assigned(assignments)))
 
-    file = Annotated[Path | None, typer.Option("--config", help="A YAML file of settings; flags override it.")]
-    parameters = [inspect.Parameter("config", inspect.Parameter.KEYWORD_ONLY, default=None, annotation=file)]
-    parameters += [_parameter(name, field) for name, field in RunConfig.model_fields.items()]
-    shown = inspect.Signature([*parameters, *extra])
-    command.__signature__ = shown  # type: ignore[attr-defined]  # what `inspect` looks for
+    extra = {
+        "config": (Path | None, typer.Option("--config", help="YAML file with settings; options override it."), None),
+        "assignments": (
+            list[str] | None,
+            typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; see --help-all."),
+            None,
+        ),
+        "help_all": (bool, typer.Option("--help-all", help="List all settings and exit."), False),
+    }
+    parameters = [
+        _parameter(name, field)
+        for name, field in RunConfig.model_fields.items()
+        if field.json_schema_extra["common"]  # type: ignore[index]
+    ]
+    parameters += [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
+        for name, (kind, option, default) in extra.items()
+    ]
+    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
     command.__name__ = function.__name__
+    command.__doc__ = function.__doc__
     return command
 
 
 def _parameter(name: str, field: Any) -> inspect.Parameter:
-    kind, default = _flag_type(name, field.annotation), field.get_default(call_default_factory=True)
+    default = field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default
-    help_ = field.description + (f" [default: {shown}]" if shown not in (None, False, {}, "") else "")
-    flag = f"--{name.replace('_', '-')}"
-    names = [f"{flag}/--no-{flag[2:]}"] if kind is bool else [flag]
-    option = typer.Option(*names, help=help_, rich_help_panel=field.json_schema_extra["panel"], show_default=False)
-    form = list[str] | None if name == "ood" else kind | None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[form, option])
+    help_ = field.description + (f" [{shown}]" if shown not in (None, False, {}, "", "auto") else "")
+    option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
+    kind = list[str] | None if name == "ood" else _option_type(name, field.annotation) | None
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
 
 
-def _flag_type(name: str, annotation: Any) -> type:
-    """The type of a flag; lists are given as one word with commas, choices and numbers are checked by the config."""
-    if name in LISTS:
+def _option_type(name: str, annotation: Any) -> Any:
+    """The type of an option; lists are one word with commas, choices and ranges are checked by the config."""
+    if name in _LISTS:
         return str
     inner = [t for t in get_args(annotation) if t is not type(None)] if get_origin(annotation) else [annotation]
     first = inner[0] if inner else annotation
     return first if first in (int, float, bool, Path) else str
 
 
-def _overrides(flags: dict[str, Any]) -> dict[str, Any]:
-    given = {k: v for k, v in flags.items() if v is not None and v != []}
-    for name in LISTS:
-        if name in given:
-            given[name] = [part.strip() for part in given[name].split(",") if part.strip()]
+def _overrides(options: dict[str, Any]) -> dict[str, Any]:
+    given = {name: value for name, value in options.items() if value is not None and value != []}
     if "ood" in given:
-        given["ood"] = dict(_named_file(text) for text in given["ood"])
+        given["ood"] = dict(_split(text, "--ood", "NAME=FILE") for text in given["ood"])
     return given
 
 
-def _named_file(text: str) -> tuple[str, str]:
-    name, equals, path = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise EbmcalError(f"--ood takes NAME=FILE, for example books=books.csv; {text!r} came.")
-    return name, path
+def _assigned(assignments: list[str] | None) -> dict[str, Any]:
+    pairs = (_split(text, "--set", "KEY=VALUE") for text in assignments or ())
+    return {key.replace("-", "_"): yaml.safe_load(value) for key, value in pairs}
+
+
+def _split(text: str, option: str, form: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not equals or not key:
+        raise EbmcalError(f"{option} expects {form}, got {text!r}.")
+    return key, value
+
+
+def _print_settings() -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("setting", "default", "meaning", title="All settings (--set KEY=VALUE, or keys of the YAML file)")
+    panel = ""
+    for name, field in RunConfig.model_fields.items():
+        extra: Any = field.json_schema_extra
+        if extra["panel"] != panel:
+            panel = extra["panel"]
+            table.add_section()
+        default = field.get_default(call_default_factory=True)
+        table.add_row(name, "" if default in (None, {}, []) else str(default), field.description)
+    Console().print(table)

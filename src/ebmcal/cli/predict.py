@@ -1,14 +1,14 @@
-"""`ebmcal predict`: models on a file or a pipe of texts, with the calibrator and the rule that are kept with them.
-
-A thin call of `ebmcal.streaming.predict_file`.
-"""
+"""`ebmcal predict`: one or several models on a file or on standard input."""
 
 import sys
 import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from ebmcal.prediction import Ensemble, Summary
 
 
 def predict(
@@ -16,155 +16,122 @@ def predict(
         list[str],
         typer.Argument(
             metavar="MODEL... [FILE|-]",
-            help="A model folder (several are averaged), then CSV, TSV, JSONL, Parquet, lines (.txt), or - for a pipe.",
+            help="Model directory (several are averaged), then CSV, TSV, JSONL, JSON, Parquet, .txt or - (stdin).",
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV, JSONL, Parquet or NPZ; without it, standard output.")
+        Path | None, typer.Option("--output", "-o", help="CSV, JSONL, Parquet or NPZ file. [default: standard output]")
     ] = None,
-    text_column: Annotated[str | None, typer.Option(help="Column of the text. [default: the model's, or text]")] = None,
-    text_pair_column: Annotated[str | None, typer.Option(help="Column of the second text.")] = None,
-    label_column: Annotated[str | None, typer.Option(help="Column of the label, if there is one.")] = None,
-    raw: Annotated[bool, typer.Option("--raw", help="Logits, without the calibrator and rule of the model.")] = False,
-    rule: Annotated[Path | None, typer.Option(help="Decide by this rule (of `ebmcal decide --output`).")] = None,
-    no_rule: Annotated[bool, typer.Option("--no-rule", help="Leave out the rule that is kept with the model.")] = False,
-    strict: Annotated[bool, typer.Option("--strict", help="Stop at a bad row instead of an error row.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Write over an output that is there.")] = False,
-    mc_dropout: Annotated[int, typer.Option(help="Average so many passes with dropout on, for comparison.")] = 0,
+    text_column: Annotated[str | None, typer.Option(help="Text column. [default: the model's, or text]")] = None,
+    text_pair_column: Annotated[str | None, typer.Option(help="Second text column.")] = None,
+    label_column: Annotated[str | None, typer.Option(help="Label column, if there is one.")] = None,
+    id_column: Annotated[str | None, typer.Option(help="Column with ids. [default: id, or the row number]")] = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Write logits; no calibrator, no abstention.")] = False,
+    rule: Annotated[Path | None, typer.Option(help="Abstention rule (from `ebmcal abstain --output`).")] = None,
+    no_rule: Annotated[bool, typer.Option("--no-rule", help="Ignore the abstention rule of the model.")] = False,
+    strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
+    escape_formulas: Annotated[
+        bool, typer.Option("--escape-formulas", help="Put ' before CSV cells that start with =, +, - or @.")
+    ] = False,
+    mc_dropout: Annotated[int, typer.Option(min=0, help="Average this many passes with dropout.")] = 0,
     input_format: Annotated[
-        str | None, typer.Option(help="csv, tsv, jsonl, parquet or lines. [default: by the ending; lines from a pipe]")
+        str | None, typer.Option(help="csv, tsv, jsonl, json, parquet or lines. [default: by suffix; stdin: lines]")
     ] = None,
-    encoding: Annotated[str | None, typer.Option(help="Encoding of the input, as latin-1. [default: UTF-8]")] = None,
-    output_format: Annotated[str | None, typer.Option("--format", help="Of standard output: csv or jsonl.")] = None,
+    encoding: Annotated[str | None, typer.Option(help="Encoding of the input. [default: UTF-8]")] = None,
+    output_format: Annotated[str | None, typer.Option("--format", help="Standard output: csv or jsonl.")] = None,
+    engine: Annotated[str, typer.Option(help="local or ray.")] = "local",
+    workers: Annotated[int | None, typer.Option(min=1, help="Ray: number of one-thread workers.")] = None,
+    ray_address: Annotated[str | None, typer.Option(help="Ray: HOST:PORT of a cluster, or auto.")] = None,
 ) -> None:
-    """Label, probabilities, confidence, energy and decision of every row, beside the user's own columns."""
-    from ebmcal.cli.notices import as_notices
-    from ebmcal.progress import Console
-    from ebmcal.streaming.job import check_places, predict_file
+    """Predict label, probabilities, confidence, energy and abstention for every row; your columns are kept.
 
-    folders, source = _models_and_source(models)
-    columns: Any = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
-    reading: Any = {"input_format": input_format, "encoding": encoding, "output_format": output_format}
-    to_npz = output is not None and output.suffix.lower() == ".npz"
-    with as_notices():
-        if to_npz:
-            _check_npz(
-                source, output, overwrite, rule=rule, strict=strict, input_format=input_format, encoding=encoding
-            )
-        else:
-            check_places(source, output, overwrite, **reading)
-        decided_by = None if to_npz else _rule(folders, rule, mc_dropout, no_rule or raw)
-        model = _predictor(folders, mc_dropout, decided_by)
-        if len(folders) == 1 and not (to_npz or mc_dropout or Path(folders[0]).expanduser().is_dir()):  # of the hub
-            decided_by = _rule_of_hub(model, decided_by, rule, no_rule or raw)
-        if to_npz:
-            found = model.predict(source, calibrated=not raw, progress=True, **columns)
-            found.write(output)
-            typer.echo(f"{output}: {found.n_rows:,} rows")
-            return
+    An interrupted command continues when it is run again. Exit codes: 0 done (bad rows are kept with their error), 1
+    error, 2 wrong usage, 130 interrupted.
+    """
+    from ebmcal.cli.calibrate import print_warnings
+    from ebmcal.prediction.job import check_paths, predict_file
+    from ebmcal.selective import AbstentionRule
+
+    directories, source = _models_and_source(models)
+    formats: Any = {"input_format": input_format, "encoding": encoding, "output_format": output_format}
+    columns: Any = {
+        "text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column,
+        "id_column": id_column,
+    }  # fmt: skip
+    if output is not None and output.suffix.lower() == ".npz":
+        options = {"--rule": rule, "--strict": strict, "--input-format": input_format, "--encoding": encoding,
+                   "--engine ray": engine != "local"}  # fmt: skip
+        _predict_npz(directories, source, output, overwrite, mc_dropout, raw, columns, options)
+        return
+    check_paths(source, output, overwrite, engine=engine, **formats)
+    chosen = AbstentionRule.read(rule) if rule else None
+    with print_warnings():
+        model = _load(directories, mc_dropout, warn=not (raw or no_rule or rule))
         done = predict_file(
-            model, source, output, calibrated=not raw, rule=decided_by, strict=strict, overwrite=overwrite,
-            reporter=Console(), **reading, **columns,
+            model, source, output, calibrated=not raw, rule=chosen or (None if raw or no_rule else "model"),
+            strict=strict, overwrite=overwrite, escape_formulas=escape_formulas,
+            engine=engine, workers=workers, ray_address=ray_address, **formats, **columns,  # type: ignore[arg-type]
         )  # fmt: skip
-    where = "standard output" if output is None else str(output)
-    typer.echo(f"{where}: {_told(done, decided_by)}", err=output is None)
+    typer.echo(f"{'standard output' if output is None else output}: {_summary_text(done)}", err=output is None)
 
 
 def _models_and_source(given: list[str]) -> tuple[list[str], str]:
-    """Model folders and the input: the last one if it is no folder, else standard input."""
+    """Model directories and the input: the last argument unless it is a directory, else standard input."""
     from ebmcal.errors import EbmcalError
 
-    *folders, last = given
+    *directories, last = given
     if len(given) == 1 or (last != "-" and Path(last).is_dir()):
-        folders, last = given, "-"
+        directories, last = given, "-"
     if last == "-" and sys.stdin.isatty():
-        raise EbmcalError(f"No texts came. Name a file, or send texts: echo 'a text' | ebmcal predict {given[0]} -")
-    return folders, last
+        raise EbmcalError(f"No texts. Name a file, or pipe texts: echo 'a text' | ebmcal predict {given[0]} -")
+    return directories, last
 
 
-def _check_npz(source: str, output: Any, overwrite: bool, **unused: Any) -> None:
-    """Refuse, before a model is loaded, what the arrays of an NPZ have no place for, and a file that is there."""
-    from ebmcal.data.parts import check_file
+def _predict_npz(
+    directories: list[str], source: str, output: Path, overwrite: bool, mc_dropout: int, raw: bool,
+    columns: dict[str, Any], options: dict[str, Any],
+) -> None:  # fmt: skip
+    """An NPZ holds only the arrays of `Predictions`, without the user's columns and without error rows."""
     from ebmcal.errors import EbmcalError
-    from ebmcal.streaming.writing import check_output
+    from ebmcal.prediction.reading import check_input
+    from ebmcal.prediction.writing import check_output
 
-    given = [f"--{name.replace('_', '-')}" for name, value in unused.items() if value]
-    if given or source == "-":
-        what = given[0] if given else "a pipe"
-        raise EbmcalError(
-            f"{output}: an NPZ holds predictions of a whole file, and {what} is not for it. Write Parquet."
-        )
+    unused = next((name for name, value in options.items() if value), "standard input" if source == "-" else None)
+    if unused is not None:
+        raise EbmcalError(f"{output}: {unused} cannot be combined with NPZ output. Write Parquet instead.")
     check_output(output, source, overwrite)
-    check_file(Path(source))
+    check_input(source, None)
+    found = _load(directories, mc_dropout).predict(Path(source), calibrated=not raw, progress=True, **columns)
+    found.write(output)
+    typer.echo(f"{output}: {found.n_rows:,} rows")
 
 
-def _rule(folders: list[str], rule_file: Path | None, mc_dropout: int, no_rule: bool) -> Any:
-    """The rule to decide by, before a model is loaded: one that was named, or the one that a single model keeps."""
-    from ebmcal.calibrators import attached
-    from ebmcal.decisions import RULE_FILE, Rule, attached_rule
-    from ebmcal.decisions.in_model import require_bound
-    from ebmcal.errors import EbmcalError
-
-    first, is_single = Path(folders[0]).expanduser(), len(folders) == 1 and not mc_dropout
-    if rule_file is not None:
-        rule = Rule.read(rule_file)
-        if rule.model is not None and not is_single:
-            raise EbmcalError(
-                f"{rule_file} was fitted for one model, and its promise is not for an average. Fit one on predictions "
-                "of the average: ebmcal decide --on averaged.parquet --output rule.json"
-            )
-        if rule.model is not None and first.is_dir():
-            require_bound(rule, first, attached(first), rule_file)
-        return rule
-    if no_rule:
-        return None
-    if is_single:
-        return attached_rule(first) if first.is_dir() else None
-    ruled = [folder for folder in folders if (Path(folder).expanduser() / RULE_FILE).exists()]
-    if ruled:
-        warnings.warn(
-            f"The rule of {' and '.join(ruled)} is for that model alone and not for the average, so nothing is "
-            "decided. Fit one on predictions of the average: ebmcal decide --on averaged.parquet --output rule.json",
-            stacklevel=2,
-        )
-    return None
-
-
-def _rule_of_hub(model: Any, given: Any, rule_file: Path | None, no_rule: bool) -> Any:
-    """The rule to decide by where the model had to come from the hub first: that in its folder, or the one named."""
-    from ebmcal.decisions.in_model import require_bound
-
-    if given is not None and given.model is not None:
-        require_bound(given, model.folder, model.calibrator, rule_file)
-    return given if given is not None or no_rule else model.rule
-
-
-def _predictor(folders: list[str], mc_dropout: int, rule: Any) -> Any:
-    """What predicts: a model, which measures what the rule asks for, or several as one."""
-    from dataclasses import replace
-
-    from ebmcal.errors import EbmcalError
-
-    places = [Path(folder).expanduser().resolve() for folder in folders]
-    twice = next((folder for folder, place in zip(folders, places, strict=True) if places.count(place) > 1), None)
-    if twice is not None:
-        raise EbmcalError(f"{twice} was given twice: it would count twice in the average. Give each model once.")
-    from ebmcal.ensemble import Ensemble
+def _load(directories: list[str], mc_dropout: int, warn: bool = False) -> "Any | Ensemble":
+    """The model, or an ensemble; an ensemble has no abstention rule, which is worth a warning."""
     from ebmcal.model import load
+    from ebmcal.prediction.ensemble import Ensemble
+    from ebmcal.run_dir import read_card
 
-    members = [load(folder, progress=True) for folder in folders]
+    members = [load(directory) for directory in directories]
     if len(members) == 1 and not mc_dropout:
-        return replace(members[0], fitted_rule=rule) if rule is not None else members[0]
+        return members[0]
+    ruled = [str(member.folder) for member in members if "abstention" in read_card(member.folder)]
+    if warn and ruled:
+        names = " and ".join(ruled)
+        warnings.warn(f"the abstention rule of {names} does not hold for the average and is not applied.", stacklevel=2)
     return Ensemble(members, mc_dropout)
 
 
-def _told(done: Any, rule: Any) -> str:
-    by, folded = done.meta.get("calibrator"), done.meta.get("folded_temperature")
-    state = f"calibrated by {by['name']}" if by else "averaged" if "ensemble" in done.meta else "not calibrated"
-    state = f"T = {folded:.4g} is in the weights" if folded and not by else state
-    parts = [f"{done.n_rows:,} rows", state]
-    parts += [f"{done.n_abstained:,} abstained from"] if rule and rule.abstention else []
-    parts += [f"{done.n_unusual:,} unusual"] if rule and rule.unusual else []
-    parts += [f"{done.n_before:,} were there already"] if done.n_before else []
-    parts += [f"{done.n_errors:,} error rows, the first: {done.first_error}"] if done.n_errors else []
+def _summary_text(done: "Summary") -> str:
+    calibrator, folded = done.meta.get("calibrator"), done.meta.get("folded_temperature")
+    state = "averaged" if "ensemble" in done.meta else "not calibrated"
+    state = f"calibrated by {calibrator['name']}" if calibrator else state
+    parts = [
+        f"{done.n_rows:,} rows",
+        f"temperature {folded:.4g} in the weights" if folded and not calibrator else state,
+    ]
+    counts = {"abstained": done.n_abstained, "OOD": done.n_ood, "already done": done.n_reused}
+    parts += [f"{count:,} {name}" for name, count in counts.items() if count]
+    parts += [f"{done.n_errors:,} with errors, the first: {done.first_error}"] if done.n_errors else []
     return ", ".join(parts)

@@ -1,4 +1,4 @@
-"""`ebmcal report`: a run folder as a self-contained HTML page, or its tables as text."""
+"""`ebmcal report`: a run directory as a self-contained HTML page, or its tables as text."""
 
 from enum import Enum
 from pathlib import Path
@@ -8,7 +8,7 @@ import typer
 
 
 class ReportFormat(str, Enum):
-    """What can be written."""
+    """Formats of a report."""
 
     html = "html"
     markdown = "markdown"
@@ -17,21 +17,18 @@ class ReportFormat(str, Enum):
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="The output folder of an `ebmcal run`, finished or not.")],
+    run: Annotated[Path, typer.Argument(help="Run directory of `ebmcal run`, finished or not.")],
     output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output", "-o", help="Where to write; HTML goes to RUN/report.html, other formats to the terminal."
-        ),
+        Path | None, typer.Option("--output", "-o", help="Output file. Default: RUN/report.html; text is printed.")
     ] = None,
-    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="What to write.")] = ReportFormat.html,
+    format: Annotated[ReportFormat, typer.Option("--format", "-f", help="Output format.")] = ReportFormat.html,
 ) -> None:
-    """Write the report of a run: summary, every figure, examples, settings; or its tables as text."""
-    from ebmcal.report import report_text, write_report
-    from ebmcal.storage.atomic import check_target, write_text
+    """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
+    from ebmcal.reports import report_text, write_report
+    from ebmcal.storage import check_writable, write_text
 
     if output is not None:
-        check_target(output, "--output")
+        check_writable(output, "--output")
     if format is ReportFormat.html:
         typer.echo(f"Wrote {write_report(run, output)}")
         return

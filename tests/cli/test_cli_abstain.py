@@ -1,0 +1,170 @@
+"""`ebmcal abstain`: the rule in a model directory, what it prints and what it refuses."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ebmcal import AbstentionRule, Predictions
+from ebmcal.calibration import TemperatureScaling, read_calibrator, save_calibrator
+from ebmcal.cli import main
+from ebmcal.run_dir import RunDir, Trial, update_card
+from ebmcal.selective import read_rule
+
+NAMES = ("neg", "neu", "pos")
+GUARANTEES = ("--max-error", "0.1", "--coverage", "0.9")
+
+
+@pytest.fixture
+def run(capsys):
+    def call(*arguments, code=0, command="abstain"):
+        with pytest.raises(SystemExit) as stop:
+            main([command, *map(str, arguments)])
+        printed = capsys.readouterr()
+        assert (stop.value.code or 0) == code, printed.err
+        return printed.err + printed.out
+
+    return call
+
+
+def rows(n=800, seed=0, **changes):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(size=(n, 3)) * 2
+    y = (logits + 0.5 * rng.gumbel(size=logits.shape)).argmax(axis=1)
+    ids = [f"{seed}-{i}" for i in range(n)]
+    return Predictions(y, NAMES, **{"logits": 3 * logits, "energies": rng.normal(size=n), "ids": ids} | changes)
+
+
+def write_model(folder):
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(NAMES)}}))
+    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
+    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    return folder
+
+
+@pytest.fixture
+def model_dir(tmp_path):
+    folder = write_model(tmp_path / "model")
+    save_calibrator(folder, TemperatureScaling().fit_predictions(rows(seed=1)))
+    return folder
+
+
+@pytest.fixture
+def held_out(tmp_path):
+    rows().write(tmp_path / "calibration.parquet")
+    rows(seed=2).write(tmp_path / "test.parquet")
+    return tmp_path / "calibration.parquet"
+
+
+def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
+    out, test = tmp_path / "rule.json", tmp_path / "test.parquet"
+    printed = run(model_dir, "--predictions", held_out, *GUARANTEES, "--evaluate", test, "-o", out)
+    assert "Guarantee: at most 10.0% of the answers are wrong, with confidence 0.9" in printed
+    assert f"On {test}: answers" in printed
+    assert "of the answers are wrong." in printed
+    assert "Replaced" not in printed
+    rule = read_rule(model_dir)
+    assert rule.calibrated_by["name"] == "temperature"
+    assert AbstentionRule.read(out).to_json() == rule.to_json()
+    again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out)
+    assert "Replaced the rule: Answers" in again
+    assert read_rule(model_dir).guarantee.max_error == 0.2
+
+
+def test_ood_texts_are_answered_only_on_request(model_dir, held_out, run):
+    assert "The rule abstains on them." in run(model_dir, "--predictions", held_out, *GUARANTEES)
+    assert not read_rule(model_dir).answer_ood
+    assert "They are answered." in run(model_dir, "--predictions", held_out, *GUARANTEES, "--answer-ood")
+    assert read_rule(model_dir).answer_ood
+    assert "OOD" not in run(model_dir, "--predictions", held_out, *GUARANTEES, "--ood", "0").splitlines()[0]
+    assert read_rule(model_dir).ood is None
+
+
+def test_classes_in_another_order_are_the_same(model_dir, held_out, run):
+    run(model_dir, "--predictions", held_out, *GUARANTEES)
+    expected = read_rule(model_dir).to_json()
+    rows().reorder(("pos", "neg", "neu")).write(held_out)
+    run(model_dir, "--predictions", held_out, *GUARANTEES)
+    assert read_rule(model_dir).to_json() == expected
+
+
+def test_calibrating_again_removes_the_rule_and_reports_it(model_dir, held_out, run):
+    run(model_dir, "--predictions", held_out, *GUARANTEES)
+    printed = run(model_dir, "--predictions", held_out, command="calibrate")
+    assert "Removed the abstention rule" in printed
+    assert read_rule(model_dir) is None
+    assert "with one parameter this is harmless" in run(model_dir, "--predictions", held_out, *GUARANTEES)
+
+
+def test_a_model_without_a_calibrator(model_dir, held_out, run):
+    update_card(model_dir, calibrator=None)
+    assert read_calibrator(model_dir) is None
+    assert "confidence is the model's own" in run(model_dir, "--predictions", held_out, *GUARANTEES)
+
+
+def test_training_texts_given_as_a_csv_are_refused(tmp_path, run):
+    directory, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
+    folder, texts = write_model(directory.model(trial)), [f"text {i}" for i in range(800)]
+    rows(texts=texts).write(directory.predictions(trial, "train"))
+    rows(seed=3, texts=texts).write(tmp_path / "mine.csv")
+    printed = run(folder, "--predictions", tmp_path / "mine.csv", *GUARANTEES, code=1)
+    assert "100% of the 800 rows are training rows" in printed
+    assert read_rule(folder) is None
+
+
+def test_duplicates_are_reported(model_dir, tmp_path, run):
+    rows(60).rows(np.tile(np.arange(60), 10)).write(tmp_path / "copies.parquet")
+    printed = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--max-error", "0.04", code=1)
+    assert "Warning: 540 of 600 rows are exact duplicates." in printed
+    assert "do not support an error of at most 0.04" in printed
+
+
+def test_a_rule_for_rounded_probabilities_of_any_classifier(tmp_path, run):
+    lines = [f"{'ab'[i % 2]},0.33,0.66" for i in range(60)]
+    (tmp_path / "rounded.csv").write_text("\n".join(["label,prob_a,prob_b", *lines]))
+    arguments = ("--predictions", tmp_path / "rounded.csv", "-o", tmp_path / "rule.json", "--coverage", "0.9")
+    assert "--normalize" in run(*arguments, code=1)
+    assert "Label sets" in run(*arguments, "--normalize")
+
+
+@pytest.mark.parametrize(
+    ("meta", "words"), [({"weights": "others"}, "other weights"), ({"split": "train"}, "predictions for training rows")]
+)
+@pytest.mark.parametrize("place", ["--predictions", "--evaluate"])
+def test_predictions_of_another_origin_are_refused(model_dir, held_out, tmp_path, run, meta, words, place):
+    rows(meta=meta).write(tmp_path / "theirs.parquet")
+    files = {"--predictions": held_out} | {place: tmp_path / "theirs.parquet"}
+    arguments = [part for option, path in files.items() for part in (option, path)]
+    assert words in run(model_dir, *arguments, *GUARANTEES, code=1)
+    assert read_rule(model_dir) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--predictions", "FILE"], "Where should the rule be stored"),
+        (["MODEL"], "exactly one of --predictions and --data"),
+        (["--data", "FILE", "-o", "rule.json"], "--data needs a model"),
+        (["MODEL", "--predictions", "FILE", "-o", "mine.json"], "is not an abstention rule"),
+        (["MODEL", "--predictions", "FILE", "-o", "rule.txt"], "expected a .json file"),
+        (["MODEL", "--predictions", "absent.csv"], "absent.csv does not exist"),
+        (["MODEL", "--predictions", "empty.csv"], "has no rows"),
+        (["MODEL", "--predictions", "nan.csv"], "finite"),
+        (["MODEL", "--predictions", "two.csv"], "the classes are a, b; expected neg, neu, pos"),
+        (["MODEL", "--predictions", "FILE", "--max-error", "0.0001"], "labelled rows are needed"),
+        (["EMPTY", "--predictions", "FILE"], "not a model directory"),
+        (["MODEL", "--predictions", "FILE", "--evaluate", "absent.csv"], "absent.csv"),
+        (["MODEL", "--predictions", "FILE", "--ood-score", "knn"], "the held-out rows have none (column text)"),
+    ],
+)
+def test_mistakes_are_refused_and_nothing_is_written(model_dir, held_out, tmp_path, run, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.json").write_text("{}")
+    (tmp_path / "empty.csv").write_text("label,prob_a,prob_b\n")
+    (tmp_path / "nan.csv").write_text("label,logit_neg,logit_neu,logit_pos\nneg,nan,0,0\n")
+    (tmp_path / "two.csv").write_text("label,logit_a,logit_b\na,0,1\nb,1,0\n")
+    places = {"MODEL": model_dir, "FILE": held_out, "EMPTY": tmp_path}
+    assert words in run(*(places.get(argument, argument) for argument in arguments), code=1)
+    assert read_rule(model_dir) is None
+    assert (tmp_path / "mine.json").read_text() == "{}"

@@ -1,0 +1,221 @@
+"""Whole runs: what they produce, resuming, adding to a run, refusing other data."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+from datasets import Dataset
+from transformers import AutoModelForSequenceClassification
+
+import ebmcal
+from ebmcal.errors import EbmcalError
+from small_runs import LABELS, rows, small_settings, write_csv
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory, encoder_dir):
+    """A run with cross-fitting, OOD texts and two methods."""
+    folder = tmp_path_factory.mktemp("run")
+    train, test = write_csv(folder / "train.csv", rows(90)), write_csv(folder / "test.csv", rows(150)[90:])
+    other = [f"a photo of {i} dogs" for i in range(30)]
+    return ebmcal.run(
+        train, test=test, methods="baseline, hidden", ood={"photos": other}, folds=3, output=folder / "run",
+        **small_settings(encoder_dir),
+    )  # fmt: skip
+
+
+def test_a_run_has_models_predictions_results_and_a_report(finished):
+    assert [trial.name for trial in finished.trials] == ["baseline-seed1", "hidden-seed1"]
+    for method in ("baseline", "hidden"):
+        for split, n in (("test", 60), ("train", 90), ("out_of_fold", 90), ("ood_photos", 30), ("noise", 60)):
+            p = finished.predictions(method, split)
+            assert p.n_rows == n
+            assert p.label_names == LABELS
+    assert finished.report.read_text(encoding="utf-8").lower().startswith("<!doctype html>")
+    assert (finished.folder / "log.txt").read_text()
+    assert finished.advice
+
+
+def test_results_are_tidy(finished):
+    results = finished.results
+    assert {"method", "seed", "calibrator", "test_set", "metric", "value", "low", "high", "n_rows"} <= set(
+        results.columns
+    )
+    assert {"baseline", "hidden", "frozen-probe"} <= set(results["method"])
+    assert "temperature (cross-fit)" in set(results["calibrator"].dropna())
+    row = results.query("method == 'hidden' and metric == 'accuracy' and calibrator.isna()").iloc[0]
+    assert row["value"] == pytest.approx(float((p := finished.predictions("hidden")).predicted.__eq__(p.labels).mean()))
+
+
+def test_out_of_fold_predictions_cover_every_training_row_once(finished):
+    p = finished.predictions("hidden", "out_of_fold")
+    assert len(set(p.ids)) == 90
+    assert p.meta["split"] == "out_of_fold"
+
+
+def test_the_recommended_model_is_calibrated_and_loads_from_the_run_directory(finished):
+    recommended = finished.document["recommended"]
+    model = ebmcal.load(finished.folder)
+    assert model.folder.parent.name == recommended["trial"]
+    assert (model.calibrator is None) == (recommended["calibrator"] is None)
+    assert model.predict(["the film is so"]).probs.shape == (1, 3)
+    assert repr(finished.recommended) == repr(model)
+
+
+def test_models_are_plain_checkpoints(finished):
+    plain = AutoModelForSequenceClassification.from_pretrained(finished.directory.model(finished.trials[1])).eval()
+    assert plain.config.id2label == dict(enumerate(LABELS))
+    history = (finished.directory.trial(finished.trials[1]) / "history.jsonl").read_text().splitlines()
+    assert any("eval_ece_classwise" in json.loads(line) for line in history)
+
+
+def test_the_same_call_again_does_nothing_new_and_a_method_can_be_added(finished, encoder_dir, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    before = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/model/*.safetensors")}
+    train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
+    again = ebmcal.run(
+        train, test=test, methods="label-smoothing", folds=3, output=folder, **small_settings(encoder_dir)
+    )
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert {trial.method for trial in again.trials} == {"baseline", "hidden", "label-smoothing"}
+    assert {"baseline", "hidden", "label-smoothing"} <= set(again.results["method"])
+
+
+def test_another_config_or_other_data_is_refused(finished, encoder_dir):
+    train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
+    settings = small_settings(encoder_dir)
+    settings["batch_size"] = 4
+    with pytest.raises(EbmcalError, match="belongs to another config.*batch_size was 8, is 4"):
+        ebmcal.run(train, test=test, methods="hidden", folds=3, output=finished.folder, **settings)
+    with pytest.raises(EbmcalError, match="texts or labels of test changed"):
+        ebmcal.run(train, test=train, methods="hidden", folds=3, output=finished.folder, **small_settings(encoder_dir))
+
+
+def test_a_corrupt_prediction_file_is_predicted_again(finished, encoder_dir, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    path = folder / "trials" / "hidden-seed1" / "test.parquet"
+    path.write_bytes(path.read_bytes()[:100])
+    train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
+    again = ebmcal.run(train, test=test, methods="hidden", folds=3, output=folder, **small_settings(encoder_dir))
+    np.testing.assert_allclose(again.predictions("hidden").logits, finished.predictions("hidden").logits, atol=1e-5)
+    assert "test.parquet is corrupt" in (folder / "log.txt").read_text()
+
+
+TEXTS, NAMES = [text for text, _ in rows(90)], [label for _, label in rows(90)]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [(TEXTS, NAMES), pd.DataFrame({"text": TEXTS, "label": NAMES}), Dataset.from_dict({"text": TEXTS, "label": NAMES})],
+    ids=["lists", "pandas", "datasets"],
+)
+def test_data_in_memory_with_a_holdout_split_and_no_output(data, encoder_dir):
+    run = ebmcal.run(data, calibration="holdout", methods="baseline", **small_settings(encoder_dir))
+    assert run.predictions("baseline", "calibration").n_rows == 9
+    assert "temperature (dev)" in set(run.results["calibrator"].dropna())
+    assert run.model().predict(TEXTS[:2]).n_rows == 2
+
+
+def test_pairs_and_ids(encoder_dir, tmp_path):
+    data = [(f"q{i}", a, a[::-1], label) for i, (a, label) in enumerate(rows(60))]
+    path = write_csv(tmp_path / "pairs.csv", data, ("key", "first", "second", "label"))
+    run = ebmcal.run(
+        path, text_column="first", text_pair_column="second", id_column="key", calibration="holdout",
+        methods="hidden", output=tmp_path / "run", **small_settings(encoder_dir),
+    )  # fmt: skip
+    p = run.predictions("hidden")
+    assert set(p.ids) <= {key for key, *_ in data}
+    assert p.text_pairs is not None
+    with pytest.raises(EbmcalError, match="trained on pairs of texts, got single texts"):
+        run.model().predict(["one text"])
+
+
+def test_only_train_stops_after_training(encoder_dir, tmp_path):
+    settings = small_settings(encoder_dir)
+    settings["settings"] |= {"only": "train"}
+    run = ebmcal.run((TEXTS, NAMES), methods="hidden", output=tmp_path / "run", **settings)
+    assert [trial.name for trial in run.trials] == ["hidden-seed1"]
+    with pytest.raises(EbmcalError, match="not finished"):
+        _ = run.results
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"methods": "hiden"}, "Did you mean 'hidden'"),
+        ({"folds": 1, "calibration": "cross-fit"}, "at least 2"),
+        ({"settings": {"stpes": 3, "max_length": 32}}, "Did you mean 'steps'"),
+        ({"settings": {"steps": 3}, "epochs": 2}, "either steps or epochs"),
+        ({"settings": {"max_length": 4096}}, "at most 64 tokens"),
+        ({"settings": {"steps": 2, "warmup_steps": 5, "max_length": 32}}, "warmup_steps is 5"),
+        ({"batch_size": 500}, "fewer than one batch"),
+        ({"noise": "splce"}, "Did you mean 'splice'"),
+    ],
+)
+def test_wrong_settings_are_reported_before_anything_is_trained(changes, message, encoder_dir, tmp_path):
+    arguments = small_settings(encoder_dir, methods="hidden", output=tmp_path / "run") | changes
+    with pytest.raises(EbmcalError, match=message):
+        ebmcal.run((TEXTS, NAMES), **arguments)
+    assert not (tmp_path / "run" / "trials").exists()
+
+
+def test_one_class_and_rare_classes(encoder_dir, tmp_path):
+    settings = small_settings(encoder_dir, methods="baseline", test=(TEXTS, NAMES))
+    with pytest.raises(EbmcalError, match="class"):
+        ebmcal.run((TEXTS, ["good"] * 90), output=tmp_path / "a", **settings)
+    rare = [*NAMES[:-1], "bad"]
+    rare = ["bad" if name == "good" else name for name in rare[:-1]] + ["good"]
+    with pytest.raises(EbmcalError, match="at least 2 training rows of every class, but 'good' has 1"):
+        ebmcal.run((TEXTS, rare), calibration="cross-fit", output=tmp_path / "b", **settings)
+
+
+def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(EbmcalError, match="not a run directory"):
+        ebmcal.run((TEXTS, NAMES), output=tmp_path, **small_settings(encoder_dir))
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
+@pytest.mark.slow
+def test_a_killed_run_resumes_with_the_same_predictions(encoder_dir, tmp_path):
+    train = write_csv(tmp_path / "train.csv", rows(120))
+    command = [
+        sys.executable, "-m", "ebmcal", "run", "--train", str(train), "--encoder", str(encoder_dir), "--methods",
+        "hidden", "--batch-size", "8", "--folds", "2", "--set", "steps=60", "--set", "save_steps=5", "--set",
+        "precision=fp32", "--set", "max_length=32", "--output",
+    ]  # fmt: skip
+    subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
+    for delay in (8, 10, 12):
+        process = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
+        time.sleep(delay)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    subprocess.run([*command, str(tmp_path / "killed")], check=True, capture_output=True)
+    for split in ("test", "out_of_fold"):
+        a, b = (ebmcal.open_run(tmp_path / name).predictions("hidden", split) for name in ("whole", "killed"))
+        np.testing.assert_array_equal(a.logits, b.logits)
+
+
+@pytest.mark.slow
+def test_two_processes_of_torchrun_train_like_one(encoder_dir, tmp_path):
+    train = write_csv(tmp_path / "train.csv", rows(120))
+    arguments = [
+        "run", "--train", str(train), "--encoder", str(encoder_dir), "--methods", "hidden", "--batch-size", "8",
+        "--set", "steps=10", "--set", "precision=fp32", "--set", "max_length=32", "--set", "only=train", "--output",
+    ]  # fmt: skip
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "ebmcal", *arguments, str(tmp_path / "one")], check=True, env=environment)
+    launch = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29533"]
+    subprocess.run([*launch, "-m", "ebmcal", *arguments, str(tmp_path / "two")], check=True, env=environment)
+    texts = [text for text, _ in rows(20)]
+    one, two = (ebmcal.open_run(tmp_path / name).model("hidden").predict(texts).logits for name in ("one", "two"))
+    np.testing.assert_allclose(one, two, atol=1e-4)

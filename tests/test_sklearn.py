@@ -1,0 +1,74 @@
+"""`EnergyTextClassifier` in scikit-learn."""
+
+import pickle
+
+import numpy as np
+import pytest
+from sklearn.base import clone
+from sklearn.model_selection import cross_val_score
+
+from ebmcal import EnergyTextClassifier
+from ebmcal.errors import EbmcalError
+from small_runs import rows
+
+TEXTS, LABELS = [text for text, _ in rows(60)], np.array([label for _, label in rows(60)])
+
+
+def make(encoder_dir, **changes):
+    settings = {"steps": 4, "precision": "fp32"}
+    return EnergyTextClassifier(str(encoder_dir), batch_size=8, max_length=32, settings=settings, **changes)
+
+
+@pytest.fixture(scope="module")
+def fitted(encoder_dir):
+    return make(encoder_dir).fit(TEXTS, LABELS)
+
+
+def test_predictions_have_the_classes_of_y(fitted):
+    probs = fitted.predict_proba(TEXTS[:7])
+    assert probs.shape == (7, 3)
+    np.testing.assert_allclose(probs.sum(axis=1), 1, atol=1e-6)
+    assert fitted.classes_.tolist() == ["bad", "fair", "good"]
+    assert set(fitted.predict(TEXTS[:7])) <= set(LABELS)
+    assert fitted.energy(TEXTS[:7]).shape == (7,)
+
+
+def test_labels_of_any_type(encoder_dir):
+    numbers = make(encoder_dir, method="baseline").fit(np.array(TEXTS), np.where(LABELS == "bad", 10, 2))
+    assert numbers.classes_.tolist() == [2, 10]
+    assert set(numbers.predict(TEXTS)) <= {2, 10}
+
+
+def test_it_pickles_with_its_model(fitted):
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_allclose(again.predict_proba(TEXTS[:5]), fitted.predict_proba(TEXTS[:5]), atol=1e-6)
+
+
+def test_it_clones_and_works_in_cross_validation(encoder_dir):
+    scores = cross_val_score(clone(make(encoder_dir, method="baseline")), TEXTS, LABELS, cv=2)
+    assert scores.shape == (2,)
+    assert np.isfinite(scores).all()
+
+
+def test_cross_fitting_attaches_a_temperature(encoder_dir):
+    with pytest.warns(UserWarning, match="60 rows are few"):
+        fitted = make(encoder_dir, method="baseline", calibration="cross-fit").fit(TEXTS, LABELS)
+    assert fitted.model_.calibrator is not None
+
+
+@pytest.mark.parametrize(
+    ("X", "y", "message"),
+    [
+        ("one text", ["a"], "got a string"),
+        (TEXTS, None, "requires y"),
+        (TEXTS, ["a"] * 60, "at least two classes"),
+    ],
+)
+def test_wrong_input(encoder_dir, X, y, message):
+    with pytest.raises(EbmcalError, match=message):
+        make(encoder_dir).fit(X, y)
+
+
+def test_an_unknown_calibration(encoder_dir):
+    with pytest.raises(EbmcalError, match="None or 'cross-fit'"):
+        make(encoder_dir, calibration="magic").fit(TEXTS, LABELS)
