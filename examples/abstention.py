@@ -1,36 +1,32 @@
-"""Abstention: answer only where the model is sure enough, with a threshold that keeps the risk below 10%.
+"""Abstention: a model that answers only if at most 20% of its answers are wrong, and says which texts are OOD."""
 
-The threshold is chosen on held-out rows, and judged on others.
-"""
+import tempfile
+from pathlib import Path
 
-import csv
-import random
-
-import numpy as np
+from tiny_model import make_encoder, make_rows
 
 import ebmcal
-from ebmcal.data.builtin import reviews_file
-from ebmcal.metrics import risk_coverage
 
-RISK = 0.10
-
-with open(reviews_file(), encoding="utf-8", newline="") as file:
-    rows = [(row["text"], row["label"]) for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
-random.Random(0).shuffle(rows)
-texts, labels = map(list, zip(*rows[:1000], strict=True))
-train, held_out, test = ((texts[part], labels[part]) for part in (slice(400), slice(400, 700), slice(700, 1000)))
-
-model = ebmcal.train(
-    train=train, calibration=held_out, test=test, methods=["baseline"], encoder="minilm", max_length=64, epochs=3,
-    learning_rate=2e-4, eval_steps=1000,
-).model()  # fmt: skip
-known = model.predict(held_out)
-curve = risk_coverage(known.labels, probs=known.probs)
-threshold = curve.thresholds[np.flatnonzero(curve.risk <= RISK).max(initial=0)]
-print(f"Held-out texts: answering from a confidence of {threshold:.3f} on keeps the risk below {RISK:.0%}.")
-
-p = model.predict(test)
-answered, wrong = p.confidences() >= threshold, p.predicted() != p.labels
-print(f"Test texts, all answered: {wrong.mean():.1%} are wrong.")
-print(f"Test texts, {answered.mean():.1%} answered: {wrong[answered].mean():.1%} of those are wrong.")
-print(f"Left to a person, for example: {p.texts[p.confidences().argmin()]!r}")
+with tempfile.TemporaryDirectory() as folder:
+    texts, labels = make_rows(600)
+    run = ebmcal.run(
+        (texts[:300], labels[:300]),
+        calibration=(texts[300:450], labels[300:450]),
+        test=(texts[450:], labels[450:]),
+        encoder=str(make_encoder(Path(folder) / "encoder")),
+        methods="hidden",
+        learning_rate=1e-3,
+        epochs=4,
+        max_length=32,
+        output=Path(folder) / "run",
+        settings={"posthoc": ["temperature"], "precision": "fp32"},
+    )
+    model = run.recommended.fit_abstention(run.predictions("hidden", "calibration"), max_error=0.2)
+    print(*model.abstention_rule.describe(), sep="\n")
+    p = model.predict([*texts[451:453], "a dog jumps over a fence"])
+    decisions = model.abstention_rule.apply(p)
+    for text, label, answered, reason in zip(
+        p.texts, p.predicted_labels, decisions.answered, decisions.reason, strict=True
+    ):
+        print(f"{text!r}: {label if answered else 'abstain'} {reason}")
+    model.save(Path(folder) / "model")  # with calibrator and rule

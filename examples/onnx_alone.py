@@ -1,4 +1,4 @@
-"""An exported model with onnxruntime, tokenizers and numpy alone: no torch, no transformers, no ebmcal.
+"""An exported model with onnxruntime, tokenizers and numpy only: no torch, no transformers, no ebmcal.
 
 ebmcal export MODEL --onnx out/ --energy
 python onnx_alone.py out/ "a text" "another"
@@ -14,7 +14,7 @@ from tokenizers import Tokenizer
 
 folder, *texts = sys.argv[1:]
 session = onnxruntime.InferenceSession(Path(folder) / "model.onnx")
-tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))  # cuts and pads
+tokenizer = Tokenizer.from_file(str(Path(folder) / "tokenizer.json"))  # truncates and pads
 names = json.loads((Path(folder) / "config.json").read_text())["id2label"]
 
 rows = tokenizer.encode_batch(texts)
@@ -22,7 +22,7 @@ columns = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_i
 inputs = {i.name: np.array([getattr(row, columns[i.name]) for row in rows]) for i in session.get_inputs()}
 outputs = dict(zip([o.name for o in session.get_outputs()], session.run(None, inputs), strict=True))
 
-powers = np.exp(outputs["logits"])  # the temperature is in the graph
+powers = np.exp(outputs["logits"])  # the temperature is part of the graph
 for text, p, i in zip(texts, powers / powers.sum(axis=1, keepdims=True), range(len(texts)), strict=True):
     energy = f", energy {outputs['energy'][i]:.2f}" if "energy" in outputs else ""
     print(f"{names[str(p.argmax())]} {p.max():.3f}{energy}: {text}")

@@ -1,33 +1,26 @@
-"""Your own texts: train a plain classifier and one with an energy, compare them, calibrate one and use it."""
+"""Own data: train a baseline and an energy-based model, compare them, use the recommended one."""
 
-import csv
-import random
 import tempfile
 from pathlib import Path
 
-import ebmcal
-from ebmcal.data.builtin import reviews_file
+from tiny_model import make_encoder, make_rows
 
-with open(reviews_file(), encoding="utf-8", newline="") as file:
-    rows = [row for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"]
-random.Random(0).shuffle(rows)
-texts, labels = [row["text"] for row in rows], ["good" if row["label"] == "1" else "bad" for row in rows]
+import ebmcal
 
 with tempfile.TemporaryDirectory() as folder:
     run = ebmcal.run(
-        train=(texts[:300], labels[:300]),  # or a file, a data frame, a datasets.Dataset
-        calibration=(texts[300:420], labels[300:420]),  # without it and `test`, parts of the training texts
-        test=(texts[420:540], labels[420:540]),
-        methods=["baseline", "hidden"],
-        posthoc=["temperature"],
-        encoder="minilm",
-        max_length=64,
-        epochs=2,
-        eval_steps=1000,  # no curves
-        output=Path(folder) / "films",
+        make_rows(200),  # or a file, a data frame, a datasets.Dataset
+        encoder=str(make_encoder(Path(folder) / "encoder")),  # leave it out to use MiniLM
+        learning_rate=1e-3,
+        epochs=3,
+        folds=3,
+        max_length=32,
+        output=Path(folder) / "run",
+        settings={"posthoc": ["temperature"], "precision": "fp32"},
     )
     print(run.table(), *run.advice, sep="\n")
-    model = run.model("hidden").calibrate(run.predictions("hidden", "calibration"))
+    print(run.label_issues.head())
+    model = run.recommended
     model.save(Path(folder) / "model")
-    p = ebmcal.load(Path(folder) / "model").predict(["a joy from start to end", "dull and far too long"])
-    print(p.labels_, p.probs.round(2), p.energies.round(2))
+    p = ebmcal.load(Path(folder) / "model").predict(["the film is great", "the meal is awful"])
+    print(p.predicted_labels, p.probs.round(2), p.energies.round(2))

@@ -1,29 +1,23 @@
-"""scikit-learn: the classifier in a pipeline, a grid search over its settings, and in scikit-learn's own calibrator."""
+"""scikit-learn: the estimator in a grid search, calibrated by cross-fitting."""
 
-import csv
+import tempfile
+from pathlib import Path
 
-import numpy as np
-from sklearn.calibration import CalibratedClassifierCV
-from sklearn.frozen import FrozenEstimator
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, train_test_split
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import FunctionTransformer
+from tiny_model import make_encoder, make_rows
 
 from ebmcal import EnergyTextClassifier
-from ebmcal.data.builtin import reviews_file
 
-with open(reviews_file(), encoding="utf-8", newline="") as file:
-    rows = [row for row in csv.DictReader(file) if row["source"] == "rotten_tomatoes"][::20]
-X, y = np.array([row["text"] for row in rows]), np.array([row["label"] for row in rows])
-X_train, X_test, y_train, y_test = train_test_split(X, y, test_size=0.5, stratify=y, random_state=0)
+texts, labels = make_rows(200)
+X_train, X_test, y_train, y_test = train_test_split(texts, labels, test_size=0.5, stratify=labels, random_state=0)
 
-tidy = FunctionTransformer(lambda texts: np.array([" ".join(text.split()) for text in texts]))
-pipeline = make_pipeline(tidy, EnergyTextClassifier("minilm", method="baseline", epochs=1, max_length=64))
-grid = {"energytextclassifier__learning_rate": [3e-4, 1e-4]}
-search = GridSearchCV(pipeline, grid, cv=2, scoring="neg_log_loss").fit(X_train, y_train)
-print(search.best_params_)
+with tempfile.TemporaryDirectory() as folder:
+    encoder = str(make_encoder(Path(folder) / "encoder"))
+    classifier = EnergyTextClassifier(encoder, epochs=2, max_length=32, settings={"precision": "fp32"})
+    search = GridSearchCV(classifier, {"learning_rate": [1e-3, 3e-4]}, cv=2, scoring="neg_log_loss")
+    search.fit(X_train, y_train)
+    print(search.best_params_, f"log-loss {log_loss(y_test, search.predict_proba(X_test)):.3f}")
 
-calibrated = CalibratedClassifierCV(FrozenEstimator(search.best_estimator_)).fit(X_test[::2], y_test[::2])
-for name, model in {"the model": search, "calibrated by scikit-learn": calibrated}.items():
-    print(f"{name}: log-loss {log_loss(y_test[1::2], model.predict_proba(X_test[1::2])):.3f}")
+    calibrated = classifier.set_params(calibration="cross-fit", **search.best_params_).fit(X_train, y_train)
+    print(calibrated.model_, f"log-loss {log_loss(y_test, calibrated.predict_proba(X_test)):.3f}")

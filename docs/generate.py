@@ -1,0 +1,190 @@
+"""Writes the tables in the documentation that come from the code, between `<!-- NAME -->` and `<!-- end -->`.
+
+python docs/generate.py               # update all pages
+python docs/generate.py --check       # exit with 1 if a page is out of date
+python docs/generate.py --pictures    # also draw docs/assets/reliability-{light,dark}.svg again
+"""
+
+import re
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    """A Markdown table."""
+    header = list(header)
+    lines = [header, ["---"] * len(header), *rows]
+    return "\n".join("| " + " | ".join(str(cell).replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def settings() -> str:
+    """All fields of `RunConfig`, by group."""
+    from ebmcal.config import RunConfig
+
+    groups: dict[str, list[list[str]]] = {}
+    for name, field in RunConfig.model_fields.items():
+        default = field.get_default(call_default_factory=True)
+        shown = ", ".join(map(str, default)) if isinstance(default, list) else default
+        shown = "" if default in (None, {}, []) else f"`{str(shown).lower() if isinstance(shown, bool) else shown}`"
+        extra = field.json_schema_extra
+        key = f"**`{name}`**" if extra["common"] else f"`{name}`"
+        groups.setdefault(extra["panel"], []).append([key, shown, field.description])
+    header = ("setting", "default", "meaning")
+    return "\n\n".join(f"## {panel}\n\n{table(header, rows)}" for panel, rows in groups.items())
+
+
+def commands() -> str:
+    """All commands with their arguments and options."""
+    import typer
+
+    from ebmcal.cli import COMMANDS, build_app
+
+    parts = []
+    for name, command in COMMANDS.items():
+        found = typer.main.get_command(build_app(name))
+        for word in name.split():
+            found = found.commands[word]
+        parts.append(f"## ebmcal {name}\n\n{command.help}")
+        if name in ("run", "noise generate"):
+            parts[-1] += " The options below are joined by those in [settings](settings.md)."
+        rows = [
+            _parameter(parameter)
+            for parameter in found.params
+            if parameter.name != "help" and not _is_setting(name, parameter.name)
+        ]
+        parts.append(table(("argument or option", "default", "meaning"), rows))
+    return "\n\n".join(parts)
+
+
+def _is_setting(command: str, name: str | None) -> bool:
+    from ebmcal.config import RunConfig
+
+    return command in ("run", "noise generate") and name in RunConfig.model_fields
+
+
+def _parameter(parameter: object) -> list[str]:
+    is_option = parameter.param_type_name == "option"
+    name = (
+        ", ".join([*parameter.opts, *parameter.secondary_opts]) if is_option else (parameter.metavar or parameter.name)
+    )
+    default = parameter.default
+    if callable(default) or default is None or default is False or default == [] or not is_option:
+        shown = ""
+    else:
+        shown = f"`{getattr(default, 'value', default)}`"
+    return [f"`{name}`" if is_option else f"`{name.upper()}`", shown, parameter.help or ""]
+
+
+def methods() -> str:
+    """All training methods."""
+    from ebmcal.methods import METHODS
+
+    rows = [
+        [f"`{name}`", info.title, "yes" if info.uses_noise else "", f"`methods/{info.location.split(':')[0]}.py`"]
+        for name, info in METHODS.items()
+    ]
+    return table(("method", "title", "noise", "file"), rows)
+
+
+def calibrators() -> str:
+    """All calibrators with the rows they need for two and for ten classes."""
+    from ebmcal.calibration import CALIBRATORS
+
+    rows = [
+        [f"`{name}`", f"{kind().min_rows(2):,}", f"{kind().min_rows(10):,}", kind.__doc__.strip().splitlines()[0]]
+        for name, kind in CALIBRATORS.items()
+    ]
+    return table(("calibrator", "rows, 2 classes", "rows, 10 classes", "what it fits"), rows)
+
+
+def metrics() -> str:
+    """All metrics."""
+    from ebmcal.metrics import DEFAULT_METRICS, METRICS
+
+    rows = [
+        [
+            f"`{name}`",
+            metric.title,
+            "higher" if metric.higher_is_better else "lower",
+            "yes" if name in DEFAULT_METRICS else "",
+        ]
+        for name, metric in METRICS.items()
+    ]
+    return table(("metric", "title", "better", "by default"), rows)
+
+
+def speed() -> str:
+    """The measurements of benchmarks/metrics.json against other libraries."""
+    import json
+
+    found = json.loads((ROOT / "benchmarks" / "metrics.json").read_text())
+    rows = [
+        [row["name"], row["reference"], f"{row['ms']:.0f} ms", f"{row['peer_ms']:.0f} ms", f"{row['ratio']:.1f}×"]
+        for row in found
+        if row.get("peer_ms")
+    ]
+    return table(("task", "compared with", "ebmcal", "the other", "faster by"), rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "settings": settings, "commands": commands, "methods": methods, "calibrators": calibrators, "metrics": metrics,
+    "speed": speed,
+}  # fmt: skip
+
+_MARKERS = re.compile(rf"<!-- ({'|'.join(BLOCKS)}) -->\n.*?<!-- end -->", re.DOTALL)
+
+
+def filled(text: str) -> str:
+    """A page with its generated blocks up to date."""
+    return _MARKERS.sub(lambda m: f"<!-- {m[1]} -->\n\n{BLOCKS[m[1]]()}\n\n<!-- end -->", text)
+
+
+def outdated() -> dict[Path, str]:
+    """The pages that are not up to date, with the text they should have."""
+    pages = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+    return {path: new for path, old in pages.items() if (new := filled(old)) != old}
+
+
+def draw_pictures() -> None:
+    """A simulated overconfident classifier before and after temperature scaling, for light and dark pages."""
+    import matplotlib.pyplot as plt
+    import numpy as np
+
+    from ebmcal import Predictions, TemperatureScaling
+    from ebmcal.reports.plots import reliability_diagram, to_svg
+
+    rng = np.random.default_rng(0)
+    odds = rng.normal(0, 1.6, 4000)
+    labels = (rng.random(4000) < 1 / (1 + np.exp(-odds))).astype(int)
+    rows = Predictions(labels, ("ham", "spam"), logits=np.stack([np.zeros(4000), 3 * odds], axis=1))
+    held_out, test = rows.rows(np.arange(2000)), rows.rows(np.arange(2000, 4000))
+    figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.9), gridspec_kw={"bottom": 0.36, "wspace": 0.3})
+    reliability_diagram(test, axes[0], name="as trained")
+    reliability_diagram(TemperatureScaling().fit_predictions(held_out).apply(test), axes[1], name="calibrated")
+    svg = to_svg(figure, "readme", "Reliability diagrams of a simulated classifier before and after calibration")
+    dark = {"ink": "#e6e8eb", "muted": "#9aa3ad", "grid": "#444b54", "blue": "#56b4e9", "vermillion": "#ff8c42"}
+    for name, colours in (("light", {}), ("dark", dark)):
+        text = re.sub(r"var\(--fig-(\w+),(#\w+)\)", lambda m, c=colours: c.get(m[1], m[2]), svg)
+        (DOCS / "assets" / f"reliability-{name}.svg").write_text(text + "\n", encoding="utf-8")
+
+
+def main(arguments: list[str]) -> int:
+    pages = outdated()
+    if "--check" in arguments:
+        for path in pages:
+            print(f"{path.relative_to(ROOT)} is out of date. Run: python docs/generate.py")
+        return int(bool(pages))
+    for path, text in pages.items():
+        path.write_text(text, encoding="utf-8")
+        print(f"updated {path.relative_to(ROOT)}")
+    if "--pictures" in arguments:
+        draw_pictures()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))
