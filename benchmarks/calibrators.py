@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.calibrators import ScalingBinning, TemperatureScaling
+from ebmcal.calibration import ScalingBinning, TemperatureScaling
 from ebmcal.predictions.arrays import softmax
 
 N_ROWS, N_CLASSES, N_ROUNDS = 100_000, 3, 7

@@ -1,11 +1,10 @@
-"""How often the 95% intervals of calibration errors, and of differences between them, hold the truth.
+"""Coverage of the 95% intervals of calibration errors, of differences between models, and of means over seeds.
 
     python benchmarks/coverage.py [--trials 250]
 
-For each number of classes, kind of model and number of rows, rows are drawn many times from a population whose label
-probabilities are known. The truth is the error of the same model in the same 20 bins on very many rows with their label
-probabilities in place of labels. Cells that are in `docs/results/coverage.json` with as many trials are not drawn
-again; at the end `docs/coverage.md` is made of it.
+Rows are drawn many times from populations with known label probabilities; the truth is the error of the same model in
+the same 20 bins on very many rows, with label probabilities instead of labels. Results are kept in `coverage.json`;
+settings that are in it with enough trials are not drawn again. Prints a Markdown table.
 """
 
 # ruff: noqa: E402
@@ -23,28 +22,28 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.bins import Kind
-from ebmcal.metrics.chance import binned_error
-from ebmcal.metrics.comparing import compare_measured, mean_over_seeds
-from ebmcal.metrics.intervals import measure, normal_quantile
-from ebmcal.metrics.registry import METRICS
+from ebmcal.metrics import METRICS
+from ebmcal.metrics.calibration import Kind
+from ebmcal.metrics.comparison import compare_estimates, mean_over_seeds
+from ebmcal.metrics.intervals import estimate, normal_quantile
+from ebmcal.metrics.noise_floor import binned_error
 from ebmcal.predictions.arrays import softmax
 
-DOCS = Path(__file__).parents[1] / "docs"
-RAW, TABLE = DOCS / "results" / "coverage.json", DOCS / "coverage.md"
+RESULTS = Path(__file__).with_suffix(".json")
 SIZES, CLASSES, N_BINS = (300, 1000, 5000), (2, 3, 20), 20
 KINDS: dict[str, Kind] = {"class-wise": "class", "top-label": "top_label"}
-LOOK_CLOSER = 0.96  # a cell with a lower coverage is drawn four times as often
+LOOK_CLOSER = 0.96  # a setting with a lower coverage gets four times as many trials
+TRUTH_ERROR = 2e-4  # of the truth, which comes from very many rows and not from infinitely many
 Rows = tuple[np.ndarray, np.ndarray]  # the model's probabilities [n, C], the label probabilities [n, C]
 
 
 def tempered(spread: float, temperature: float) -> Callable[[np.ndarray], Rows]:
-    """Logits of this spread; the labels follow them divided by a temperature, above 1 for an overconfident model."""
+    """Logits of this spread; labels follow them divided by a temperature, above 1 for an overconfident model."""
     return lambda z: (softmax(z * spread), softmax(z * spread / temperature))
 
 
 def shifted(z: np.ndarray) -> Rows:
-    """The first class is more frequent than the model believes, as after a shift of the label frequencies."""
+    """The first class is more frequent than the model expects, as after a label shift."""
     return softmax(z * 3), softmax(z * 3 + np.eye(z.shape[1])[0])
 
 
@@ -70,17 +69,14 @@ MODELS: dict[str, Callable[[np.ndarray], Rows]] = {
     "shifted labels": shifted,
     "alternating": alternating,
 }
-
-#: Two models on the same rows: what they see of the logits, each with noise of its own where the number is above 0.
-PAIRS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {  # (factor, noise) of each
+#: Two models on the same rows: factor and noise of the logits of each.
+PAIRS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "alike": ((3.0, 0.5), (3.0, 0.5)),
     "overconfident, a little less so": ((3.0, 0.0), (2.5, 0.0)),
     "overconfident, calibrated": ((2.0, 0.0), (1.0, 0.0)),
     "over-, underconfident": ((1.6, 0.0), (0.6, 0.0)),
 }
-
-#: Two methods, trained with several seeds each: the factor of the logits, how much it wavers from seed to seed, and the
-#: noise of each seed on each row. The truth is the mean over all seeds and rows.
+#: Two methods with several seeds each: factor of the logits, its deviation between seeds, noise of a seed on each row.
 SEEDED: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
     "seeds alike": ((2.0, 0.0, 0.5), (1.3, 0.0, 0.5)),
     "seeds waver": ((2.0, 0.3, 0.5), (1.3, 0.2, 0.5)),
@@ -95,62 +91,69 @@ def draw_labels(shares: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     return (shares.cumsum(axis=1) > rng.random((len(shares), 1)) * (1 - 1e-12)).argmax(axis=1)
 
 
-def true_error(probs_and_shares: Callable[[np.random.Generator, int], Rows], kind: str, n_classes: int) -> float:
-    """The binned error with label probabilities in place of labels, on very many rows."""
+def true_error(draw: Callable[[np.random.Generator, int], Rows], kind: str) -> float:
+    """The binned error with label probabilities instead of labels, on very many rows."""
     rng, step, n_steps = np.random.default_rng(99), 100_000, 10
     sums: Any = 0.0
     for _ in range(n_steps):
-        probs, shares = probs_and_shares(rng, step)
-        top = probs.argmax(axis=1)[:, None]
-        said, came = (
-            (probs, shares) if kind == "class-wise" else [np.take_along_axis(p, top, axis=1) for p in (probs, shares)]
-        )
-        codes = np.minimum((said * N_BINS).astype(int), N_BINS - 1) + N_BINS * np.arange(said.shape[1])
-        sums += np.bincount(codes.ravel(), (said - came).ravel(), minlength=N_BINS * said.shape[1])
-    return float(np.abs(sums).sum()) / (n_steps * step * said.shape[1])
+        forecast, share = draw(rng, step)
+        if kind == "top-label":
+            top = forecast.argmax(axis=1)[:, None]
+            forecast, share = (np.take_along_axis(p, top, axis=1) for p in (forecast, share))
+        n_events = forecast.shape[1]
+        codes = np.minimum((forecast * N_BINS).astype(int), N_BINS - 1) + N_BINS * np.arange(n_events)
+        sums += np.bincount(codes.ravel(), (forecast - share).ravel(), minlength=N_BINS * n_events)
+    return float(np.abs(sums).sum()) / (n_steps * step * n_events)
+
+
+def summary(truth: float, **columns: Any) -> dict[str, float]:
+    """Means over trials, and how often the interval from `low` to `high` contains the truth."""
+    low, high = np.array(columns["low"]), np.array(columns["high"])
+    covered = (low <= truth + TRUTH_ERROR) & (truth - TRUTH_ERROR <= high)
+    means = {name: round(float(np.mean(column)), 5) for name, column in columns.items()}
+    return {"truth": round(truth, 5), **means, "coverage": round(float(covered.mean()), 5)}
+
+
+def summarize_tests(tests: list[Any], truth: float) -> dict[str, float]:
+    plain, low, high, p = np.array([(t.difference, t.low, t.high, t.p_value) for t in tests]).T
+    return summary(truth, plain=plain, low=low, high=high, significant=p < 0.05)
 
 
 def run_model(name: str, n_classes: int, n_rows: int, trials: int) -> dict[str, Any]:
-    """Intervals of one model, drawn again and again."""
+    """Intervals of the errors of one model."""
     rng = np.random.default_rng([n_classes, n_rows])
     found: dict[str, list[Any]] = {kind: [] for kind in KINDS}
     for _ in range(trials):
         probs, shares = MODELS[name](rng.normal(size=(n_rows, n_classes)))
         labels = draw_labels(shares, rng)
         for kind, events in KINDS.items():
-            error = binned_error(labels, probs, kind=events, n_bins=N_BINS)  # as `Measured.interval` has it
-            ends = error.chance.ends(normal_quantile(0.95) * error.standard_error)
-            found[kind].append((error.chance.value, *ends, error.chance.floor))
-    return {kind: _coverage(found[kind], truth_of_model(name, kind, n_classes)) for kind in KINDS}
+            error = binned_error(labels, probs, kind=events, n_bins=N_BINS)  # as in `Estimate.interval`
+            ends = error.bias.interval(normal_quantile(0.95) * error.standard_error)
+            found[kind].append((error.bias.value, error.bias.floor, *ends))
+    columns = {
+        kind: dict(zip(("plain", "floor", "low", "high"), np.array(found[kind]).T, strict=True)) for kind in KINDS
+    }
+    return {kind: summary(truth_of_model(name, kind, n_classes), **columns[kind]) for kind in KINDS}
 
 
 @functools.cache
 def truth_of_model(name: str, kind: str, n_classes: int) -> float:
-    return true_error(lambda rng, n: MODELS[name](rng.normal(size=(n, n_classes))), kind, n_classes)
-
-
-def _coverage(found: list[Any], truth: float) -> dict[str, float]:
-    value, low, high, floor = np.array(found).T
-    truth_in_doubt = 2e-4  # of the truth itself, which is from very many rows and not from all
-    held = (low <= truth + truth_in_doubt) & (truth - truth_in_doubt <= high)
-    means = {"plain": value, "floor": floor, "low": low, "high": high, "coverage": held}
-    return {"truth": round(truth, 5), **{name: round(float(column.mean()), 5) for name, column in means.items()}}
+    return true_error(lambda rng, n: MODELS[name](rng.normal(size=(n, n_classes))), kind)
 
 
 def run_pair(name: str, n_classes: int, n_rows: int, trials: int) -> dict[str, Any]:
-    """Intervals of the difference of two models that judge the same rows."""
+    """Intervals of the difference between two models on the same rows."""
     metrics = {"class-wise": METRICS["ece_classwise"], "top-label": METRICS["ece_top_label"]}
-    wanted: Any = {kind: (metric, {}) for kind, metric in metrics.items()}
+    requested: Any = {kind: (metric, {}) for kind, metric in metrics.items()}
     rng = np.random.default_rng([n_classes, n_rows, 7])
     tests: dict[str, list[Any]] = {kind: [] for kind in KINDS}
     for _ in range(trials):
         *models, shares = draw_pair(name, n_classes, n_rows, rng)
         labels = draw_labels(shares, rng)
-        a, b = (measure(wanted, labels, probs, n_resamples=100, seed=0) for probs in models)
+        a, b = (estimate(requested, labels, probs, n_resamples=100, seed=0) for probs in models)
         for kind in KINDS:
-            tests[kind].append(compare_measured([a[kind]], [b[kind]]))
-    truths = {kind: truth_of_pair(name, kind, n_classes) for kind in KINDS}
-    return {kind: _difference(tests[kind], truths[kind]) for kind in KINDS}
+            tests[kind].append(compare_estimates([a[kind]], [b[kind]]))
+    return {kind: summarize_tests(tests[kind], truth_of_pair(name, kind, n_classes)) for kind in KINDS}
 
 
 def draw_pair(name: str, n_classes: int, n: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -162,89 +165,77 @@ def draw_pair(name: str, n_classes: int, n: int, rng: np.random.Generator) -> li
 
 @functools.cache
 def truth_of_pair(name: str, kind: str, n_classes: int) -> float:
-    def rows(which: int) -> Callable[[np.random.Generator, int], Rows]:
+    def error(which: int) -> float:
         def draw(rng: np.random.Generator, n: int) -> Rows:
-            found = draw_pair(name, n_classes, n, rng)
-            return found[which], found[2]
+            drawn = draw_pair(name, n_classes, n, rng)
+            return drawn[which], drawn[2]
 
-        return draw
+        return true_error(draw, kind)
 
-    return true_error(rows(0), kind, n_classes) - true_error(rows(1), kind, n_classes)
-
-
-def _difference(tests: list[Any], truth: float) -> dict[str, float]:
-    plain, low, high, p = np.array([(t.difference, t.low, t.high, t.p_value) for t in tests]).T
-    held = (low <= truth + 2e-4) & (truth - 2e-4 <= high)
-    means = {"plain": plain, "low": low, "high": high, "coverage": held, "significant": p < 0.05}
-    return {"truth": round(truth, 5), **{name: round(float(column.mean()), 5) for name, column in means.items()}}
+    return error(0) - error(1)
 
 
 def run_seeds(name: str, n_seeds: int, n_rows: int, trials: int) -> dict[str, Any]:
-    """Means over seeds of the first method, and its differences from the second, as runs and benchmarks have them."""
-    wanted: Any = {shown: (METRICS[key], {}) for shown, key in SEEDED_METRICS.items()}
+    """Means over seeds of the first method, and its differences from the second."""
+    requested: Any = {title: (METRICS[key], {}) for title, key in SEEDED_METRICS.items()}
     rng = np.random.default_rng([n_seeds, n_rows, 11])
-    means: dict[str, list[Any]] = {shown: [] for shown in wanted}
-    tests: dict[str, list[Any]] = {shown: [] for shown in wanted}
+    means: dict[str, list[Any]] = {title: [] for title in requested}
+    tests: dict[str, list[Any]] = {title: [] for title in requested}
     for _ in range(trials):
         z = rng.normal(size=(n_rows, 3))
         labels = draw_labels(softmax(z), rng)
         both = [
             [
-                measure(wanted, labels, softmax(_of_seed(z, method, rng)), n_resamples=200, seed=0)
+                estimate(requested, labels, softmax(seed_logits(z, method, rng)), n_resamples=200, seed=0)
                 for _ in range(n_seeds)
             ]
             for method in SEEDED[name]
         ]
-        for shown in wanted:
-            ours, theirs = ([figures[shown] for figures in method] for method in both)
-            means[shown].append(mean_over_seeds(ours))
-            tests[shown].append(compare_measured(ours, theirs))
+        for title in requested:
+            ours, theirs = ([found[title] for found in method] for method in both)
+            means[title].append(mean_over_seeds(ours))
+            tests[title].append(compare_estimates(ours, theirs))
     found = {}
-    for shown in wanted:
-        first, second = (truth_over_seeds(method, shown) for method in SEEDED[name])
-        ends = np.array([(mean.value, mean.low, mean.high) for mean in means[shown]])
-        held = (ends[:, 1] <= first + 2e-4) & (first - 2e-4 <= ends[:, 2])
-        mean = {"truth": round(first, 5), "plain": round(float(ends[:, 0].mean()), 5)}
-        mean |= {"low": round(float(ends[:, 1].mean()), 5), "high": round(float(ends[:, 2].mean()), 5)}
-        found[shown] = mean | {"coverage": round(float(held.mean()), 5)}
-        found[f"{shown}, difference"] = _difference(tests[shown], first - second)
+    for title in requested:
+        first, second = (truth_over_seeds(method, title) for method in SEEDED[name])
+        plain, low, high = np.array([(mean.value, mean.low, mean.high) for mean in means[title]]).T
+        found[title] = summary(first, plain=plain, low=low, high=high)
+        found[f"{title}, difference"] = summarize_tests(tests[title], first - second)
     return found
 
 
-def _of_seed(z: np.ndarray, method: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
+def seed_logits(z: np.ndarray, method: tuple[float, float, float], rng: np.random.Generator) -> np.ndarray:
     """The logits of one more seed."""
-    factor, wavering, noise = method
-    return z * (factor + wavering * rng.normal()) + rng.normal(size=z.shape) * noise
+    factor, deviation, noise = method
+    return z * (factor + deviation * rng.normal()) + rng.normal(size=z.shape) * noise
 
 
 @functools.cache
-def truth_over_seeds(method: tuple[float, float, float], shown: str) -> float:
-    """The metric of a seed with label probabilities in place of labels, on very many rows, over all factors."""
-    factor, wavering, noise = method
-    nodes, weights = np.polynomial.hermite_e.hermegauss(7 if wavering else 1)
-    return float(
-        sum(w * _true_figure(factor + wavering * x, noise, shown) for x, w in zip(nodes, weights, strict=True))
-        / weights.sum()
-    )
+def truth_over_seeds(method: tuple[float, float, float], title: str) -> float:
+    """The metric with label probabilities instead of labels, on very many rows, averaged over the factors of seeds."""
+    factor, deviation, noise = method
+    nodes, weights = np.polynomial.hermite_e.hermegauss(7 if deviation else 1)
+    values = [true_value(factor + deviation * x, noise, title) for x in nodes]
+    return float(np.dot(weights, values) / weights.sum())
 
 
-def _true_figure(factor: float, noise: float, shown: str) -> float:
-    def rows(rng: np.random.Generator, n: int) -> Rows:
+def true_value(factor: float, noise: float, title: str) -> float:
+    def draw(rng: np.random.Generator, n: int) -> Rows:
         z = rng.normal(size=(n, 3))
         return softmax(z * factor + rng.normal(size=z.shape) * noise), softmax(z)
 
-    if shown.startswith("ECE"):
-        return true_error(rows, "class-wise", 3)
-    probs, shares = rows(np.random.default_rng(99), 500_000)
-    if shown == "NLL":
+    if title.startswith("ECE"):
+        return true_error(draw, "class-wise")
+    probs, shares = draw(np.random.default_rng(99), 500_000)
+    if title == "NLL":
         return float(-(shares * np.log(probs)).sum(axis=1).mean())
     return float(np.take_along_axis(shares, probs.argmax(axis=1)[:, None], axis=1).mean())
 
 
-def cells() -> list[tuple[str, Callable[..., dict[str, Any]], str, int, int]]:
-    """What there is to draw: key, function, name of the model or pair, classes (or seeds), rows."""
+def list_settings() -> list[tuple[str, Callable[..., dict[str, Any]], str, int, int]]:
+    """Key, function, name of the model or pair, classes (or seeds), rows."""
     singles = [(run_model, name, c, n) for c in CLASSES for name in MODELS for n in SIZES]
-    pairs = [(run_pair, name, c, n) for c in (3,) for name in PAIRS for n in SIZES]
+    pairs = [(run_pair, name, 3, n) for name in PAIRS for n in SIZES]
     seeded = [(name, s, n) for name in SEEDED for s in SEEDS for n in SEEDED_SIZES]
     return [
         *((f"{name}, {c} classes, {n} rows", function, name, c, n) for function, name, c, n in singles + pairs),
@@ -252,103 +243,41 @@ def cells() -> list[tuple[str, Callable[..., dict[str, Any]], str, int, int]]:
     ]
 
 
-def table(found: dict[str, Any]) -> str:
-    """The Markdown page."""
-    lines = [
-        "# Coverage of the intervals",
-        "",
-        "Made by `python benchmarks/coverage.py`; every figure is in [coverage.json](results/coverage.json). Rows are "
-        "drawn again and again from populations whose label probabilities are known; the table says how often the 95% "
-        "interval held the true error of the model in its 20 bins. What the interval is: [intervals](intervals.md).",
-        "",
-        "| classes | model | rows | truth | plain | floor | mean interval | coverage | truth | plain | floor "
-        "| mean interval | coverage |",
-        "|---|---|---:|---:|---:|---:|---|---:|---:|---:|---:|---|---:|",
-        "| | **class-wise →** | | | | | | | **top-label →** | | | | |",
+def coverages(entry: dict[str, Any]) -> dict[str, float]:
+    return {kind: numbers["coverage"] for kind, numbers in entry.items() if isinstance(numbers, dict)}
+
+
+def print_table(found: dict[str, Any]) -> None:
+    """One line per setting and error, and the lowest coverage."""
+    import pandas as pd
+
+    records = [
+        {"setting": key, "error": kind, "trials": found[key]["trials"], **numbers}
+        for key, *_ in list_settings()
+        if key in found
+        for kind, numbers in found[key].items()
+        if isinstance(numbers, dict)
     ]
-    for key, function, name, c, n in (cell for cell in cells() if cell[0] in found):
-        if function is run_model:
-            lines.append(f"| {c} | {name} | {n:,} | " + " | ".join(_single(found[key][kind]) for kind in KINDS) + " |")
-    covered = [found[k][kind]["coverage"] for k, f, *_ in cells() if f is run_model and k in found for kind in KINDS]
-    trials = min(entry["trials"] for entry in found.values())
-    lines += [
-        "",
-        f"{trials} trials a cell, and {4 * trials} where they gave less than {LOOK_CLOSER}: a coverage of 0.95 is "
-        f"known to {np.sqrt(0.95 * 0.05 / trials):.3f} and {np.sqrt(0.95 * 0.05 / 4 / trials):.3f}. "
-        f"The lowest is {min(covered):.3f}, the mean "
-        f"{np.mean(covered):.3f}, and {sum(c < 0.93 for c in covered)} of {len(covered)} are below 0.93. Far above "
-        "0.95 is the price of holding for any shape of miscalibration: the interval is then longer than it had to be.",
-        "",
-        "Differences between two models on the same rows; significant: p below 0.05, which where the truth is 0 is the "
-        "share of false alarms.",
-        "",
-        "| classes | pair | rows | truth | plain | mean interval | coverage | significant | truth | plain "
-        "| mean interval | coverage | significant |",
-        "|---|---|---:|---:|---:|---|---:|---:|---:|---:|---|---:|---:|",
-        "| | **class-wise →** | | | | | | | **top-label →** | | | | |",
-    ]
-    for key, function, name, c, n in (cell for cell in cells() if cell[0] in found):
-        if function is run_pair:
-            lines.append(f"| {c} | {name} | {n:,} | " + " | ".join(_paired(found[key][kind]) for kind in KINDS) + " |")
-    lines += _seeded_lines(found)
-    return "\n".join(lines) + "\n"
-
-
-def _seeded_lines(found: dict[str, Any]) -> list[str]:
-    """Means over seeds and differences between methods over seeds."""
-    there = [cell for cell in cells() if cell[1] is run_seeds and cell[0] in found]
-    if not there:
-        return []
-    titles = [title for shown in SEEDED_METRICS for title in (shown, "difference")]
-    lines = [
-        "",
-        "Several seeds, three classes: coverage of the mean over seeds and of its difference from another method, over "
-        "seeds and rows together. Every trial draws new seeds and new rows; the truth is the mean over all of them.",
-        "",
-        f"| methods | seeds | rows | {' | '.join(titles)} |",
-        "|---|---:|---:|" + "---:|" * len(titles),
-    ]
-    every = []
-    for key, _, name, n_seeds, n in there:
-        kinds = [kind for shown in SEEDED_METRICS for kind in (shown, f"{shown}, difference")]
-        held = [found[key][kind]["coverage"] for kind in kinds]
-        every += held
-        lines.append(f"| {name} | {n_seeds} | {n:,} | " + " | ".join(f"{share:.3f}" for share in held) + " |")
-    trials = min(found[key]["trials"] for key, *_ in there)
-    lowest = (
-        f"{trials} trials a cell: a coverage of 0.95 is known to {np.sqrt(0.95 * 0.05 / trials):.3f}. The lowest is "
-        f"{min(every):.3f}, and {sum(c < 0.93 for c in every)} of {len(every)} are below 0.93."
-    )
-    return [*lines, "", lowest]
-
-
-def _single(e: dict[str, float]) -> str:
-    span = f"{e['low']:.3f} – {e['high']:.3f}"
-    return f"{e['truth']:.3f} | {e['plain']:.3f} | {e['floor']:.3f} | {span} | {e['coverage']:.3f}"
-
-
-def _paired(e: dict[str, float]) -> str:
-    span = f"{e['low']:+.3f} – {e['high']:+.3f}"
-    return f"{e['truth']:+.3f} | {e['plain']:+.3f} | {span} | {e['coverage']:.3f} | {e['significant']:.3f}"
-
-
-def _coverages(entry: dict[str, Any]) -> list[float]:
-    return [figures["coverage"] for figures in entry.values() if isinstance(figures, dict)]
+    frame = pd.DataFrame(records)
+    print(frame.to_markdown(index=False, floatfmt=".3f"))
+    low = int((frame["coverage"] < 0.93).sum())
+    print(f"\nLowest coverage {frame['coverage'].min():.3f}, mean {frame['coverage'].mean():.3f}; "
+          f"{low} of {len(frame)} below 0.93.")  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--trials", type=int, default=250)
     trials = parser.parse_args().trials
-    found: dict[str, Any] = json.loads(RAW.read_text()) if RAW.exists() else {}
-    for key, function, name, n_classes, n_rows in cells():
+    found: dict[str, Any] = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    for key, function, name, size, n_rows in list_settings():
         for wanted in (trials,) if function is run_seeds else (trials, 4 * trials):
-            lowest = min(_coverages(found[key])) if key in found else 0.0
+            lowest = min(coverages(found[key]).values()) if key in found else 0.0
             if found.get(key, {}).get("trials", 0) < wanted and lowest < LOOK_CLOSER:
-                found[key] = function(name, n_classes, n_rows, wanted) | {"trials": wanted}
-                RAW.write_text(json.dumps(found, indent=1) + "\n")
-                print(key, *_coverages(found[key]), flush=True)
-    TABLE.write_text(table(found))
+                found[key] = function(name, size, n_rows, wanted) | {"trials": wanted}
+                RESULTS.write_text(json.dumps(found, indent=1) + "\n")
+                print(key, coverages(found[key]), flush=True)
+    print_table(found)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Peak memory of loading a training file against its number of rows; flat is what is wanted.
+"""Peak memory and time of loading a training file by its number of rows.
 
-Each size runs in a child process of its own: the CSV file is read into the cache, split, audited and every text is
-looked at once. Two figures: private memory (what the process asked for) and resident memory, which also counts
-pages of the memory-mapped file that the system may take back at any time.
+Each size runs in its own process: the CSV file is converted into the cache, split, audited, and every text is read
+once. Private memory is what the process allocated; resident memory also counts pages of the memory-mapped file, which
+the system can reclaim at any time.
 Run: python benchmarks/data_memory.py [--rows 10000 100000 1000000] [--json FILE]
 """
 
@@ -48,15 +48,17 @@ class PrivatePeak(threading.Thread):
 
 
 def measure(path: Path, cache: Path) -> dict:
-    """Load the file in this process and go through it; memory and seconds."""
-    from ebmcal.data import DataSource, load_data
+    """Load the file in this process and read all texts: memory and seconds."""
+    from ebmcal.data import DataConfig, load_task
 
     sampler = PrivatePeak()
     sampler.start()
     start = time.perf_counter()
-    data = load_data(DataSource(train=path), cache)
+    task = load_task(DataConfig(train=path, calibration_share=0.1), cache)
     loaded = time.perf_counter() - start
-    characters = sum(len(text) for split in data.splits.values() for batch in split.batches() for text, _ in batch)
+    characters = sum(
+        len(text) for split in task.splits.values() for batch in split.iter(1000) for text in batch["text"]
+    )
     sampler.done.set()
     sampler.join()
     return {
@@ -92,7 +94,7 @@ def print_table(results: list[dict]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--json", type=Path, help="also write the figures here")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--child", nargs=2, type=Path, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.child:

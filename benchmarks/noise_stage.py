@@ -1,14 +1,12 @@
-"""The whole noise stage with SmolLM2: 1,000 texts of about 20 words, fitting included, to 4,000 noise texts.
+"""Training the noise LM and generating texts with SmolLM2: from 1,000 texts of about 20 words to 4,000 noise texts.
 
-    python benchmarks/noise_stage.py [--source infill] [--source continue] [--steps N] [--precision fp32]
+    python benchmarks/noise_stage.py [--mode infill] [--mode continue] [--steps N] [--precision fp32]
 
-By default in bfloat16 where the hardware has it, as a run does. Prints what fitting and sampling take, what 100,000
-texts would take here, and, from arithmetic, on a GPU.
+In bfloat16 if the hardware is faster with it, as in a run. Prints the time of both stages, an estimate for 100,000
+source texts on this machine and, by arithmetic, on a GPU.
 """
 
 import argparse
-import csv
-import json
 import os
 import time
 from pathlib import Path
@@ -17,78 +15,73 @@ from typing import Any
 
 import numpy as np
 import torch
+from datasets import Dataset
 
-from ebmcal.data import Texts, load_texts
-from ebmcal.data.builtin import reviews_file
-from ebmcal.models.loading import quiet
-from ebmcal.noise.filling import fill
-from ebmcal.noise.fitting import NoiseLmSettings, fit
-from ebmcal.noise.store import NoiseSettings, NoiseStore
+from ebmcal.data import DataConfig, dataset_fingerprint, load_task
+from ebmcal.modeling.pretrained import quiet
+from ebmcal.noise.generation import SamplingSettings, fill_store
+from ebmcal.noise.lm_fit import LmSettings, fit_noise_lm
+from ebmcal.noise.store import NoiseStore
+from ebmcal.noise.texts import Texts
 from ebmcal.progress import Console
-from ebmcal.training.running import has_fast_bf16
+from ebmcal.training.environment import use_bf16
 from timing import publish
 
 N_TEXTS, N_NOISE, WORDS, GOAL = 1000, 4000, (15, 25), 300
 
-#: A GPU that does so many operations a second in bfloat16, and the share of it that such a model reaches.
+#: Operations per second of a GPU in bfloat16, and the share of it that such a model reaches.
 GPU, GPU_FLOPS, GPU_SHARE = "A100", 312e12, 0.2
 
 
-def texts_of_20_words(folder: Path) -> Texts:
-    """Film reviews of 15 to 25 words, mixed."""
-    with open(reviews_file(), encoding="utf-8", newline="") as handle:
-        texts = [row["text"] for row in csv.DictReader(handle) if row["source"] == "rotten_tomatoes"]
-    fitting = [text for text in texts if WORDS[0] <= len(text.split()) <= WORDS[1]]
-    chosen = np.random.default_rng(0).permutation(len(fitting))[: N_TEXTS + 64]
-    (folder / "texts.jsonl").write_text("\n".join(json.dumps({"text": fitting[i]}) for i in chosen))
-    return load_texts(folder / "texts.jsonl", folder / "cache")
+def texts_of_20_words(cache: Path) -> Dataset:
+    """Film reviews of 15 to 25 words, in random order."""
+    reviews = load_task(DataConfig(task="rotten-tomatoes"), cache).splits["train"]
+    chosen = [i for i, text in enumerate(reviews["text"][:]) if WORDS[0] <= len(text.split()) <= WORDS[1]]
+    return reviews.select(np.random.default_rng(0).permutation(chosen)[:N_TEXTS])
 
 
-def measure(source: str, texts: Texts, steps: int | None, precision: str, folder: Path) -> list[dict[str, Any]]:
-    train, held_out = texts.take(range(N_TEXTS)), texts.take(range(N_TEXTS, len(texts)))
-    settings = NoiseLmSettings(
-        "smollm2", source, steps=steps, batch_size=16, learning_rate=2e-4, max_length=64, precision=precision
+def measure(mode: str, dataset: Dataset, steps: int | None, precision: str, directory: Path) -> dict[str, Any]:
+    texts, start = Texts(dataset), time.perf_counter()
+    settings = LmSettings(
+        "smollm2", mode, steps=steps, batch_size=16, learning_rate=2e-4, max_length=64, precision=precision
     )
-    start = time.perf_counter()
-    card = fit(settings, train, held_out, folder / "lm", Console())
-    fitted = time.perf_counter()
-    store = NoiseStore.open(
-        folder / "noise", NoiseSettings(precision=precision).identity(train.fingerprint, card, "key")
-    )
-    fill(store, folder / "lm", train, N_NOISE, Console())
+    lm, card = fit_noise_lm(settings, texts, dataset_fingerprint(dataset), directory, Console())
+    trained = time.perf_counter()
+    sampling = SamplingSettings(precision=precision)
+    store = NoiseStore.open(directory / "noise", {"samples_per_mask": sampling.samples_per_mask})
+    fill_store(store, lm, texts, N_NOISE, sampling, Console())
     done = time.perf_counter()
-    a_text = (done - fitted) / len(store)
-    n_tokens = 47 if source == "infill" else 30  # read and written for one text; a prompt is read once for four
+    per_text = (done - trained) / len(store)
+    n_tokens = 47 if mode == "infill" else 30  # read and written per text; a prompt is read once for four texts
     on_gpu = 400_000 * n_tokens * 2 * card["n_parameters"] / (GPU_FLOPS * GPU_SHARE)
     facts = {
-        "fitting_seconds": round(fitted - start, 1), "sampling_seconds": round(done - fitted, 1),
+        "fitting_seconds": round(trained - start, 1), "sampling_seconds": round(done - trained, 1),
         "steps": card["steps_done"], "perplexity": [card["perplexity_before"], card["perplexity"]],
-        "texts_per_second": round(1 / a_text, 1), "thrown_away": store.thrown_away(),
-        "identical": round(store.identical_share, 4), "load": round(os.getloadavg()[0], 1),
-        "hours_for_100_000_texts_here": round((fitted - start + 400_000 * a_text) / 3600, 2),
+        "texts_per_second": round(1 / per_text, 1), "rejected": store.rejected,
+        "copies": round(store.copy_share, 4), "load": round(os.getloadavg()[0], 1),
+        "hours_for_100_000_texts_here": round((trained - start + 400_000 * per_text) / 3600, 2),
         f"minutes_for_100_000_texts_on_one_{GPU}_by_arithmetic": round(on_gpu / 60, 1),
     }  # fmt: skip
     for name, value in facts.items():
         print(f"  {name}: {value}")
-    for row in list(store.rows(400))[::80]:
+    for row in store.rows(400)[::80]:
         print(f"  {row['masked']}\n    -> {row['text']}")
-    name = f"noise stage, {source}:smollm2, {precision}, {N_TEXTS:,} texts, {N_NOISE:,} noise texts"
-    return [{"name": name, "ratio": (done - start) / GOAL, "goal": 1, "reference": f"of {GOAL} seconds", **facts}]
+    name = f"noise stage, {mode}:smollm2, {precision}, {N_TEXTS:,} texts, {N_NOISE:,} noise texts"
+    return {"name": name, "ratio": (done - start) / GOAL, "goal": 1, "reference": f"of {GOAL} seconds", **facts}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--source", choices=("infill", "continue"), action="append")
-    parser.add_argument("--steps", type=int, help="of the noise LM; by default until the held-out loss no longer falls")
-    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16" if has_fast_bf16() else "fp32")
+    parser.add_argument("--mode", choices=("infill", "continue"), action="append")
+    parser.add_argument("--steps", type=int, help="of the noise LM; by default until its held-out loss is flat")
+    parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16" if use_bf16("auto") else "fp32")
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    folder, results = Path(mkdtemp()), []
-    texts = texts_of_20_words(folder)
-    for source in options.source or ("infill", "continue"):
-        results += measure(source, texts, options.steps, options.precision, folder / source)
-    publish("noise_stage", results)
+    directory = Path(mkdtemp())
+    dataset = texts_of_20_words(directory)
+    modes = options.mode or ("infill", "continue")
+    publish("noise_stage", [measure(m, dataset, options.steps, options.precision, directory / m) for m in modes])
 
 
 if __name__ == "__main__":

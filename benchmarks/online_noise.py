@@ -1,10 +1,10 @@
-"""What fresh noise costs: writing and tokenising the noise of a step, as a share of the step itself.
+"""The cost of online noise: writing and tokenising the noise texts of a step, as a share of the step.
 
     python benchmarks/online_noise.py [--rounds 5]
 
-Real film-review sentences, MiniLM, a batch of 16 with one noise text each: the step that `ebmcal demo` makes. Both are
-timed in turns in one run. The figure is the goal over the share, so that above 1 means within the goal. The masked LM
-is as large as MiniLM; its weights are drawn, which changes the words and not the time.
+Film-review sentences, MiniLM, a batch of 16 with one noise text each, as in `ebmcal demo`. Both are timed in turns.
+The ratio is the goal divided by the share, so above 1 means within the goal. The masked LM has the size of MiniLM and
+random weights, which changes the words but not the time.
 """
 
 import argparse
@@ -12,82 +12,78 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from datasets import Dataset
 from transformers import AutoModelForMaskedLM
 
-from ebmcal.config import load_config
-from ebmcal.models.classifier import EnergyClassifier
-from ebmcal.models.loading import load_encoder, load_tokenizer, quiet
-from ebmcal.pipeline.cache import tokens_of
-from ebmcal.pipeline.run_noise import make_noise
-from ebmcal.pipeline.stages import prepare
-from ebmcal.progress import Reporter
-from ebmcal.training.methods import METHODS, Settings
-from ebmcal.training.plan import Collator, plan_of
-from ebmcal.training.running import training_arguments
-from ebmcal.training.trainer import JointTrainer
+from ebmcal import EnergyConfig, EnergyTrainer
+from ebmcal.data import DataConfig, load_task
+from ebmcal.modeling.pretrained import check_encoder, load_encoder, load_tokenizer, quiet
+from ebmcal.noise import NoiseStream, online_stream
+from ebmcal.noise.masked_lm import MaskedLm
+from ebmcal.noise.mixture import OnlineStream
+from ebmcal.noise.texts import Texts
+from ebmcal.training.environment import use_bf16
 from timing import in_turns, publish
 
-#: Online noise may take this share of a step; that of a masked LM, which is run for it, this.
+#: The share of a step that online noise may take, and that of a masked LM, which runs a model.
 GOAL, MLM_GOAL = 0.02, 0.5
 
-
-def masked_lm(folder: Path) -> str:
-    """A masked LM of MiniLM's size, as a source."""
-    AutoModelForMaskedLM.from_config(load_encoder("minilm", ("0", "1")).config).save_pretrained(folder)
-    load_tokenizer("minilm").save_pretrained(folder)
-    return f"mlm:{folder}"
+N_STEPS, BATCH = 10, 16
 
 
-def measure(noise: str, rounds: int, goal: float = GOAL, n_steps: int = 10) -> dict[str, Any]:
-    """The noise of `n_steps` steps against the steps."""
-    with tempfile.TemporaryDirectory() as scratch:
-        given = {
-            "task": "rotten-tomatoes",
-            "encoder": "minilm",
-            "noise": noise,
-            "max_train_rows": 1000,
-            "steps": n_steps,
-        }
-        config, data = prepare(load_config(None, given | {"output": scratch, "cache_dir": scratch}), Reporter())
-        supply = make_noise(config, data, Reporter()).supply(seed=1)
-        train = data.splits["train"]
-        plan = plan_of(config, len(train), seed=1)
-        collator = Collator(tokens_of(train, config, Reporter()), train.labels, supply)
-        args = training_arguments(
-            Path(scratch), n_steps=n_steps, batch_size=config.batch_size, learning_rate=1e-5, warmup_steps=0,
-            weight_decay=0.1, precision="auto", seed=0, save_steps=10**6,
-        )  # fmt: skip
-        model = EnergyClassifier(load_encoder("minilm", data.label_names))
-        trainer = JointTrainer(
-            model, method=METHODS["hidden"], settings=Settings(config.noise_ratio), args=args, collator=collator,
-            train_dataset=plan,
-        )  # fmt: skip
-        trainer.current_gradient_accumulation_steps = 1
-        batches = [[plan[p] for p in range(s * config.batch_size, (s + 1) * config.batch_size)] for s in range(n_steps)]
-        ready = [collator(batch) for batch in batches]
+def masked_lm_stream(train: Dataset, directory: Path) -> NoiseStream:
+    AutoModelForMaskedLM.from_config(check_encoder("minilm")).save_pretrained(directory)
+    load_tokenizer("minilm").save_pretrained(directory)
+    return OnlineStream("mlm", MaskedLm.from_pretrained(str(directory)), Texts(train), seed=1)
 
-        def train_steps() -> None:
-            for batch in ready:
-                trainer.training_step(trainer.model, batch)
-                trainer.model.zero_grad()
 
-        def draw_noise() -> None:
-            for batch in batches:
-                supply.draw([number for step in batch for number in step.noise])
+def measure(name: str, stream: NoiseStream, train: Dataset, rounds: int, goal: float) -> dict[str, Any]:
+    """The noise of some steps against the steps."""
+    args = EnergyConfig(
+        tempfile.mkdtemp(), method="hidden", max_steps=N_STEPS, per_device_train_batch_size=BATCH, use_cpu=True,
+        bf16=use_bf16("auto"), report_to="none",
+    )  # fmt: skip
+    trainer = EnergyTrainer(
+        load_encoder("minilm", ("0", "1")), args, train_dataset=train, processing_class=load_tokenizer("minilm"),
+        noise=stream,
+    )  # fmt: skip
+    trainer.current_gradient_accumulation_steps = 1
+    model, collator = trainer.accelerator.prepare_model(trainer.model), trainer.data_collator
+    items = [[trainer.train_dataset[s * BATCH + i] for i in range(BATCH)] for s in range(N_STEPS)]
+    batches = [collator(step) for step in items]
 
-        times = in_turns({"noise": draw_noise, "steps": train_steps}, rounds)
-    share, source = times["noise"] / times["steps"], noise.split(":")[0]
+    def train_steps() -> None:
+        for batch in batches:
+            trainer.training_step(model, batch)
+            model.zero_grad()
+
+    def draw_noise() -> None:
+        for step in items:
+            collator._draw([number for item in step for number in item.noise])
+
+    times = in_turns({"noise": draw_noise, "steps": train_steps}, rounds)
+    share = times["noise"] / times["steps"]
     return {
-        "name": f"online noise {source}: share of a step", "ratio": goal / share, "goal": 1,
-        "reference": f"{goal:.0%} of a step", "share": share, "seconds_a_step": times["steps"] / n_steps,
+        "name": f"online noise {name}: share of a step", "ratio": goal / share, "goal": 1,
+        "reference": f"{goal:.0%} of a step", "share": share, "seconds_a_step": times["steps"] / N_STEPS,
     }  # fmt: skip
 
 
-if __name__ == "__main__":
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=5)
     rounds = parser.parse_args().rounds
-    results = [measure(noise, rounds) for noise in ("splice", "far", "splice 0.8, far 0.2")]
-    with quiet(), tempfile.TemporaryDirectory() as folder:
-        results.append(measure(masked_lm(Path(folder)), rounds, MLM_GOAL))
+    with tempfile.TemporaryDirectory() as scratch:
+        data = load_task(DataConfig(task="rotten-tomatoes", max_train_rows=1000), Path(scratch))
+        train = data.splits["train"]
+        results = [
+            measure(noise, online_stream(noise, train, seed=1), train, rounds, GOAL)
+            for noise in ("splice", "unrelated", "splice 0.8, unrelated 0.2")
+        ]
+        results.append(measure("mlm", masked_lm_stream(train, Path(scratch) / "mlm"), train, rounds, MLM_GOAL))
     publish("online_noise", results)
+
+
+if __name__ == "__main__":
+    with quiet():
+        main()

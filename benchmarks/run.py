@@ -1,10 +1,9 @@
-"""All speed benchmarks in one go: prints the tables and gathers the figures in `results.json`.
+"""All speed benchmarks in one go: prints the tables and collects the ratios in `results.json`.
 
     make bench                             # half an hour on two idle cores
-    python benchmarks/run.py --gather      # only puts together what the scripts have written
+    python benchmarks/run.py --gather      # only collects what the scripts have written
 
-Each script runs in a process of its own and writes its own JSON. `profile_step.py` (where the time goes),
-`run_memory.py` and `cheaper.py` are experiments of their own.
+Each script runs in its own process and writes its own JSON file.
 """
 
 import argparse
@@ -14,7 +13,7 @@ import sys
 from pathlib import Path
 
 HERE = Path(__file__).parent
-SCRIPTS = ("metrics", "calibrators", "training", "sampling", "step_memory", "serving")
+SCRIPTS = ("metrics", "calibrators", "training", "sampling", "serving", "bulk_prediction")
 KEPT = ("name", "ratio", "goal", "reference")
 
 
@@ -29,9 +28,9 @@ def main() -> None:
         rows = json.loads((HERE / f"{name}.json").read_text())
         results += [{key: row.get(key) for key in KEPT} | {"script": name} | row for row in rows]
     (HERE / "results.json").write_text(json.dumps(results, indent=2) + "\n")
-    judged = [row for row in results if row["ratio"] is not None and row["goal"]]  # a peer may not be installed
-    missed = [f"{row['name']} ({row['ratio']:.2f} of {row['goal']})" for row in judged if row["ratio"] < row["goal"]]
-    print(f"\n{len(results)} figures in {HERE / 'results.json'}; below their goal: {'; '.join(missed) or 'none'}")
+    rated = [row for row in results if row["ratio"] is not None and row["goal"]]  # a peer may not be installed
+    missed = [f"{row['name']} ({row['ratio']:.2f} of {row['goal']})" for row in rated if row["ratio"] < row["goal"]]
+    print(f"\n{len(results)} ratios in {HERE / 'results.json'}; below their goal: {'; '.join(missed) or 'none'}")
 
 
 if __name__ == "__main__":

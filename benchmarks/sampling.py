@@ -2,12 +2,11 @@
 
     python benchmarks/sampling.py [--lm smollm2] [--lm gpt2] [--precision fp32] [--precision bf16] [--rounds 1]
 
-SmolLM2-135M as it is packaged (three query heads share keys and values), and GPT-2 small's architecture with random
-weights. Texts of 20 words, K = 4 samples of each; a sample is about as long as its prompt, as when a masked text is
-written anew. `generate` runs in batches of 32, rows in the order they come, until the last row of a batch has
-ended; it writes a fourth of the prompts, for its batches know nothing of each other, and ours refills one batch. Both
-stop each row after the same number of tokens and take turns in one run; the ratio is one of tokens a second. Both have
-the same precision: each that is quick on this machine.
+The bundled SmolLM2-135M (three query heads share keys and values), and the architecture of GPT-2 small with random
+weights. Texts of 20 words, four samples each, about as long as their prompt. `generate` runs in batches of 32, in the
+given order, until the last row of a batch has ended; it writes a quarter of the prompts, because its batches are
+independent. Both stop each row after the same number of tokens, in the same precision; the ratio is one of tokens per
+second.
 """
 
 import argparse
@@ -15,7 +14,6 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
 
@@ -24,13 +22,14 @@ import torch
 from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
-from ebmcal.models.loading import load_language_model, quiet
-from ebmcal.models.memory import reuse_freed_memory
-from ebmcal.models.packing import pack, pad
-from ebmcal.noise.lm import NoiseLm, NoiseLmTrainer, collate, prepare_training
-from ebmcal.noise.masking import Markers, Piece, to_sequence
+from ebmcal.modeling.packing import Tokens, pack, padded_inputs
+from ebmcal.modeling.pretrained import load_language_model, quiet
+from ebmcal.noise.acceleration import prepare_training
+from ebmcal.noise.causal_lm import NoiseLm
+from ebmcal.noise.lm_training import NoiseLmTrainer, collate
+from ebmcal.noise.masking import Layout, Markers
 from ebmcal.noise.sampler import sample
-from ebmcal.training.running import has_fast_bf16, training_arguments
+from ebmcal.training.environment import reuse_freed_memory, use_bf16
 from timing import draw_texts, in_turns, peak, publish
 
 #: 20 words are about 26 tokens.
@@ -38,13 +37,13 @@ N_PROMPTS, N_SAMPLES, MEAN_LENGTH = 128, 4, 26
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
-#: Prompts that `generate` writes.
+#: Prompts for `generate`.
 N_REFERENCE = 32
 
 
 @dataclass(frozen=True)
 class Size:
-    """A language model, tokens that stand for the marks and are never drawn, and where its layers are."""
+    """A language model, tokens that serve as markers and are never drawn, and its layers."""
 
     title: str
     build: Callable[[], nn.Module]
@@ -94,7 +93,7 @@ def measure_sampling(size: Size, precision: str, rounds: int) -> list[dict[str, 
     rng = np.random.default_rng(0)
     # Random words hardly ever end; so a row's end is drawn, and both sides stop there.
     lengths = [np.maximum(3, len(p) * rng.normal(1, 0.15, N_SAMPLES)).astype(int).tolist() for p in prompts]
-    layouts = [[Piece([], prompt, [])] for prompt in prompts]
+    layouts = [Layout(prompt, []) for prompt in prompts]
     uniforms = [[np.random.default_rng([i, k]).random(n) for k, n in enumerate(ns)] for i, ns in enumerate(lengths)]
     lm = NoiseLm(ours, None, size.markers, "infill", 0.4)
     end = size.markers.end
@@ -131,33 +130,26 @@ def measure_sampling(size: Size, precision: str, rounds: int) -> list[dict[str, 
 def measure_finetuning(
     size: Size, precision: str, rounds: int, n_steps: int = 4, batch: int = 16
 ) -> list[dict[str, Any]]:
-    """Steps of the noise LM on masked texts, against the stock Trainer with padding and a loss on the same tokens.
-
-    Both in batches of 16, as a run has them by default.
-    """
+    """Steps of the noise LM in batches of 16, against the stock Trainer with padding and the same loss."""
     stock, ours = copies(size)
     prepare_training(ours)
     lm, rng = NoiseLm(ours, None, size.markers, "infill", 0.4), np.random.default_rng(0)
     texts = draw_texts(n_steps * batch, MEAN_LENGTH)
-    items = [to_sequence(lm.lay_out(ids, lm.draw_mask(ids, rng)), size.markers) for ids in texts]
+    items = [lm.lay_out(ids, lm.draw_mask(ids, rng)).to_sequence(size.markers.end) for ids in texts]
     steps = [items[i : i + batch] for i in range(0, len(items), batch)]
-    theirs = Trainer(stock, args=TrainingArguments("unused", use_cpu=True, report_to="none", bf16=precision == "bf16"))
-    args = training_arguments(
-        Path(mkdtemp()), n_steps=1, batch_size=batch, learning_rate=1e-5, warmup_steps=0, weight_decay=0.0,
-        precision=precision, seed=0, save_steps=10**6,
-    )  # fmt: skip
-    mine = NoiseLmTrainer(ours, args=args, train_dataset=items, data_collator=collate)
+    arguments = TrainingArguments(mkdtemp(), use_cpu=True, report_to="none", bf16=precision == "bf16")
+    theirs = Trainer(stock, args=arguments)
+    mine = NoiseLmTrainer(ours, args=arguments, train_dataset=items, data_collator=collate)
     theirs.current_gradient_accumulation_steps = mine.current_gradient_accumulation_steps = 1
     stock, ours = (trainer.accelerator.prepare_model(trainer.model) for trainer in (theirs, mine))
 
     def padded() -> None:
         for step in steps:
             ordered = sorted(step, key=lambda item: len(item[0]))
-            ids, mask, _ = pad(pack([ids for ids, _ in ordered]), size.markers.end)
-            learn = torch.zeros_like(mask, dtype=torch.bool)
-            learn[mask.bool()] = torch.from_numpy(np.concatenate([learned for _, learned in ordered]))
-            labels = torch.where(learn, ids, -100)
-            theirs.training_step(stock, {"input_ids": ids, "attention_mask": mask, "labels": labels})
+            inputs = padded_inputs(stock, pack([Tokens(ids, np.zeros_like(ids)) for ids, _ in ordered]))
+            has_loss = torch.zeros_like(inputs["input_ids"], dtype=torch.bool)
+            has_loss[inputs["attention_mask"].bool()] = torch.from_numpy(np.concatenate([h for _, h in ordered]))
+            theirs.training_step(stock, inputs | {"labels": torch.where(has_loss, inputs["input_ids"], -100)})
             stock.zero_grad()
 
     def packed() -> None:
@@ -167,7 +159,7 @@ def measure_finetuning(
 
     times = in_turns({"padded": padded, "packed": packed}, rounds)
     top = peak(DTYPES[precision])
-    n_tokens, n_learned = sum(len(ids) for ids, _ in items), sum(int(learn.sum()) for _, learn in items)
+    n_tokens, n_learned = sum(len(ids) for ids, _ in items), sum(int(has_loss.sum()) for _, has_loss in items)
     layers, head = n_weights(size, ours)
     flops = 6 * (layers * n_tokens + head * n_learned)
     name = f"finetuning the noise LM, {size.title}, {precision}"
@@ -191,7 +183,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     reuse_freed_memory()  # as every training and sampling does; the peers have it here too
     load, results = os.getloadavg()[0], []
-    for name, precision in product(options.lm or SIZES, options.precision or ("fp32", "bf16")[: 1 + has_fast_bf16()]):
+    for name, precision in product(options.lm or SIZES, options.precision or ("fp32", "bf16")[: 1 + use_bf16("auto")]):
         if options.only != "finetuning":
             results += measure_sampling(SIZES[name], precision, options.rounds)
         if options.only != "sampling":

@@ -1,241 +1,158 @@
-"""A study: the cells of a benchmark file, run, gathered and tabulated; what is finished is not done again.
+"""The study: run the trials of a YAML file that are missing, one after the other, and gather what they measured.
 
-    python benchmarks/study.py results/noise             # runs what is missing, then gathers
-    python benchmarks/study.py results/noise --gather    # only gathers what the run folders have
+    python benchmarks/study.py results/study --data DIR       # resumes; one trial at a time
+    python benchmarks/study.py results/study --gather         # only collect finished trials
 
-`results/NAME/study.yaml` is an ordinary benchmark file (docs/benchmark.md); `shift.yaml`, where there is one, names
-texts from elsewhere that the finished models are run on. Beside them go `cells.csv`, a row for each cell, test set and
-post-hoc calibrator with every metric; `table.md`, means over seeds; `examples.json`, some noise texts; `predictions/`,
-the logits, labels and energies of calibration, test, held-out noise and shifted rows, without texts; and `history/`,
-the test figures during training. Everything but the run folders is committed; figures of cells whose run folder is
-gone stay.
+Run directories (with weights) are in `runs/study`; committed are `results.csv` (one row per task, trial, calibrator,
+test set and metric), `detection.csv`, `comparisons.csv`, and the test predictions of every trial in half precision.
 """
 
 import argparse
-import csv
-import io
-import json
-import statistics
-import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import yaml
 
 import ebmcal
-from ebmcal.metrics import ood_detection
-from ebmcal.metrics.distances import DISTANCES
-from ebmcal.models.loading import load_encoder, load_tokenizer
-from ebmcal.models.packing import use_packing
-from ebmcal.models.scoring import features
-from ebmcal.models.tokens import tokenize_in_memory
+from ebmcal.evaluation import evaluate
 from ebmcal.predictions import Predictions
-from ebmcal.runfolder import RunFolder
-from ebmcal.storage.atomic import read_json, write_text
+from ebmcal.run_dir import Trial
 
-#: Splits whose predictions are kept beside the figures.
-KEPT = ("calibration", "test", "noise")
-
-#: Noise texts of a run that are kept to be looked at, and words that they have at least.
-EXAMPLES, EXAMPLE_WORDS = 4, 8
-
-#: Columns of the table: key in `cells.csv`, heading, digits.
-SHOWN = {
-    "accuracy": ("accuracy", 3), "ece_classwise": ("ECE class-wise", 3), "ece_top_label": ("ECE top-label", 3),
-    "nll": ("NLL", 3), "brier": ("Brier", 3), "told_apart": ("told apart, training", 2),
-    "told_apart_held_out": ("held-out", 2), "probe": ("untouched encoder", 2), "seconds": ("seconds", 0),
-}  # fmt: skip
+#: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
+SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
 
 
-def run(folder: Path, options: list[str]) -> int:
-    """`ebmcal benchmark` on the study's file; cells that failed do not stop the others."""
-    command = [sys.executable, "-m", "ebmcal", "benchmark", str(folder / "study.yaml"), *options]
-    return subprocess.run(command, check=False).returncode
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("study", type=Path)
+    parser.add_argument("--data", type=Path, help="Directory with glue/, intents/ and shift/.")
+    parser.add_argument("--runs", type=Path, default=Path("runs/study"))
+    parser.add_argument("--only", nargs="*", help="Names of tasks.")
+    parser.add_argument("--gather", action="store_true")
+    options = parser.parse_args()
+    spec = yaml.safe_load((options.study / "study.yaml").read_text())
+    if not options.gather:
+        for stage in spec["stages"]:
+            for method in stage["methods"]:
+                for task in stage["tasks"]:
+                    if not options.only or task in options.only:
+                        run_trial(spec, stage, task, method, options)
+                        gather(spec, options)
+    gather(spec, options)
 
 
-def predict_shifted(folder: Path) -> None:
-    """Run the finished models of a study on the texts that `shift.yaml` names, where that is not done."""
-    if not (folder / "shift.yaml").exists():
+def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: str, options: Any) -> None:
+    """One method on one task (all seeds of the stage)."""
+    entry = dict(spec["tasks"][task])
+    data, shift, ood = options.data / entry.pop("data"), entry.pop("shift", {}), entry.pop("ood", {})
+    name = f"{task}-{stage['variant']}" if "variant" in stage else task
+    known = {"task", "epochs"}
+    settings = spec["settings"] | stage.get("settings", {}) | {k: v for k, v in entry.items() if k not in known}
+    seeds = settings.pop("seeds")
+    print(f"== {name} {method}", flush=True)
+    run = ebmcal.run(
+        task=entry["task"], data_dir=data, epochs=entry["epochs"], encoder=stage.get("encoder", spec["encoder"]),
+        methods=[method], seeds=stage.get("seeds", seeds), output=options.runs / name,
+        ood={key: options.data / path for key, path in ood.items()}, settings=settings, progress=False,
+    )  # fmt: skip
+    for key, path in shift.items():
+        for trial in run.trials:
+            predict_shift(run, trial, key, options.data / path, SHIFT_LABELS.get(entry["task"]))
+
+
+def predict_shift(run: ebmcal.Run, trial: Trial, name: str, path: Path, labels: dict[str, str] | None) -> None:
+    """Predictions on labelled texts of another domain, without refitting anything."""
+    target = run.directory.trial(trial) / f"shift_{name}.predictions"
+    if target.exists():
         return
-    spec, shift = (yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("study", "shift"))
-    for name, files in shift["files"].items():
-        run = RunFolder(Path(spec["output"]) / name)
-        for cell in run.cells() if run.metrics.exists() else []:
-            place = folder / "predictions" / name / cell.name
-            missing = {key: path for key, path in files.items() if not (place / f"shift_{key}.parquet").exists()}
-            model = ebmcal.load(run.model(cell)) if missing else None
-            for key, path in missing.items():
-                texts, labels = sample(Path(path), shift["rows"])
-                found = replace(model.predict(texts), labels=labels, texts=None)
-                place.mkdir(parents=True, exist_ok=True)
-                found.write(place / f"shift_{key}.parquet")
+    table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    if labels:
+        table["label"] = table["label"].map(labels)
+    pair = "sentence2" if "sentence2" in table else None
+    model = ebmcal.load(run.directory.model(trial))
+    p = model.predict(
+        table, text_column="sentence1" if pair else "sentence", text_pair_column=pair, label_column="label",
+        calibrated=False,
+    )  # fmt: skip
+    compact(p, trial, f"shift_{name}").write(target.with_suffix(".parquet.tmp.parquet"))
+    target.with_suffix(".parquet.tmp.parquet").rename(target)
 
 
-def measure_untouched(folder: Path) -> None:
-    """AUROC of telling shifted texts from test texts by their distance from the training texts, before any training."""
-    if not (folder / "shift.yaml").exists():
-        return
-    spec, shift = (yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in ("study", "shift"))
-    encoder, tokenizer = load_encoder(spec["encoder"], ("0", "1")), load_tokenizer(spec["encoder"])
-    use_packing(encoder)
-
-    def features_of(texts: list[Any]) -> np.ndarray:
-        rows = [text if isinstance(text, tuple) else (text, None) for text in texts]
-        return features(encoder, tokenize_in_memory(rows, tokenizer, spec["max_length"]))
-
-    lines = []
-    for name, files in shift["files"].items():
-        run = RunFolder(Path(spec["output"]) / name)
-        if not files or not run.metrics.exists():
-            continue
-        train, test = (Predictions.read(run.predictions(run.cells()[0], split)) for split in ("train", "test"))
-        known, own = features_of(list(train.texts)), features_of(list(test.texts))
-        others = {key: features_of(sample(Path(path), shift["rows"])[0]) for key, path in files.items()}
-        for score, fit in DISTANCES.items():
-            distance = fit(known, train.labels)
-            for key, found in others.items():
-                auroc = ood_detection(-distance(own), -distance(found))["auroc"]
-                lines.append({"run": name, "texts": key, "score": score, "auroc": auroc})
-    write_csv(folder / "untouched.csv", lines)
+def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
+    """Predictions without texts, with logits in half precision."""
+    meta = {"method": trial.method, "seed": trial.seed, "split": split}
+    logits = None if p.logits is None else p.logits.astype(np.float16).astype(np.float32)
+    return Predictions(
+        p.labels, p.label_names, logits=logits, probs=None if logits is not None else p.probs, energies=p.energies,
+        ids=p.ids, meta=meta,
+    )  # fmt: skip
 
 
-def write_csv(path: Path, rows: list[dict[str, Any]]) -> None:
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    with open(path, "w", newline="", encoding="utf-8") as handle:
-        writer = csv.DictWriter(handle, columns)
-        writer.writeheader()
-        writer.writerows(rows)
+def gather(spec: dict[str, Any], options: Any) -> None:
+    """Collect the results of all finished runs into the study's tables."""
+    frames: dict[str, list[pd.DataFrame]] = {"results": [], "detection": [], "comparisons": []}
+    for path in sorted(options.runs.glob("*/results.json")):
+        run = ebmcal.open_run(path.parent)
+        evaluation, config = run.evaluation, run.directory
+        about = {"task": path.parent.name, "encoder": run.document["encoder"], "n_train": n_train(run)}
+        noise = (run.document.get("noise") or {}).get("noise")
+        shifted = [shift_results(run, trial) for trial in run.trials]
+        for name, frame in (
+            ("results", pd.concat([evaluation.results, *[f for f in shifted if f is not None]])),
+            ("detection", evaluation.detection),
+            ("comparisons", evaluation.comparisons),
+        ):
+            frames[name].append(frame.assign(**about, noise=noise))
+        seconds = {t: (facts or {}).get("seconds") for t, facts in run.document["training"].items()}
+        timing = pd.DataFrame(
+            [{"model": t, "metric": "seconds", "value": s, **trial_columns(t)} for t, s in seconds.items()]
+        )
+        frames["results"].append(timing.assign(**about, noise=noise))
+        for trial in run.trials:
+            keep_predictions(config, trial, options.study / "predictions" / path.parent.name)
+    for name, parts in frames.items():
+        if parts:
+            table = pd.concat(parts, ignore_index=True)
+            table.to_csv(options.study / f"{name}.csv", index=False, float_format="%.6g")
 
 
-def sample(path: Path, n_rows: int) -> tuple[list[str], np.ndarray]:
-    """Texts of a CSV file and their labels, the numbers of the classes; -1 where there are none."""
-    with open(path, newline="", encoding="utf-8") as handle:
-        rows = list(csv.DictReader(handle))
-    chosen = [rows[i] for i in sorted(np.random.default_rng(0).permutation(len(rows))[:n_rows])]
-    return [row["sentence"] for row in chosen], np.array([int(row.get("label", -1)) for row in chosen])
+def trial_columns(name: str) -> dict[str, Any]:
+    trial = Trial.parse(name)
+    return {"method": trial.method, "seed": trial.seed}
 
 
-def gather(folder: Path) -> None:
-    """Write `cells.csv`, `table.md` and `predictions/` from the run folders."""
-    spec = yaml.safe_load((folder / "study.yaml").read_text(encoding="utf-8"))
-    names = [task if isinstance(task, str) else task.get("name", task.get("task")) for task in spec["tasks"]]
-    runs = {name: RunFolder(Path(spec["output"]) / name) for name in names}
-    found = {name: run for name, run in runs.items() if run.metrics.exists()}
-    rows = [row for name, run in found.items() for row in _rows(name, run)]
-    if not rows:
-        sys.exit(f"No finished run below {spec['output']}.")
-    rows += _gone(folder / "cells.csv", rows)
-    write_csv(folder / "cells.csv", rows)
-    write_text(folder / "table.md", table(rows))
-    for name, run in found.items():
-        _keep_predictions(run, folder / "predictions" / name)
-    _keep_examples(found, folder / "examples.json")
-    print(f"{len(rows)} rows of {len(found)} of {len(names)} runs in {folder / 'cells.csv'}")
+def n_train(run: ebmcal.Run) -> int:
+    return int(run.document["audit"]["splits"]["train"].get("rows", 0))
 
 
-def _keep_examples(runs: dict[str, RunFolder], path: Path) -> None:
-    """The first noise texts of each run that are long enough to show something, as their source wrote them."""
-    kept: dict[str, list[dict[str, Any]]] = read_json(path) if path.exists() else {}
-    for name, run in runs.items():
-        if run.noise_examples.exists():
-            long = [e for e in read_json(run.noise_examples) if len(e["noise"].split()) >= EXAMPLE_WORDS]
-            some = long[:: max(1, len(long) // EXAMPLES)][:EXAMPLES]  # of every source of a mixture
-            kept[name] = [{key: e[key] for key in ("masked", "noise")} for e in some]
-    write_text(path, json.dumps(kept, indent=2, ensure_ascii=False) + "\n")
+def shift_results(run: ebmcal.Run, trial: Trial) -> pd.DataFrame | None:
+    paths = sorted(run.directory.trial(trial).glob("shift_*.predictions"))
+    if not paths:
+        return None
+    named = {}
+    for path in paths:
+        copy = path.with_suffix(".parquet")
+        copy.write_bytes(path.read_bytes())
+        named[path.stem] = Predictions.read(copy)
+        copy.unlink()
+    parts = []
+    for name, p in named.items():
+        frame = evaluate({trial.name: p}, n_resamples=200).results
+        parts.append(frame.assign(test_set=name, model=trial.name, **trial_columns(trial.name)))
+    return pd.concat(parts)
 
 
-def _gone(path: Path, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Rows of a CSV file that belong to none of these cells."""
-    there = {(row["run"], row["method"], str(row["seed"])) for row in rows}
-    with open(path, newline="", encoding="utf-8") if path.exists() else io.StringIO() as handle:
-        return [
-            row
-            for row in csv.DictReader(handle)
-            if row["seed"] and (row["run"], row["method"], row["seed"]) not in there
-        ]
-
-
-def _rows(name: str, run: RunFolder) -> Iterator[dict[str, Any]]:
-    document = read_json(run.metrics)
-    config = yaml.safe_load(run.config.read_text(encoding="utf-8"))
-    for row in document["rows"]:
-        if row.get("error") or row["seed"] is None:  # an ensemble of seeds is not a cell
-            continue
-        cell = f"{row['method']}-seed{row['seed']}"
-        training = document["training"].get(cell, {})
-        facts = {
-            "run": name, "task": document["task"], "test_set": row["test_set"], "method": row["method"],
-            "posthoc": row["posthoc"] or "", "seed": row["seed"], "n_rows": row["n_rows"], "encoder": config["encoder"],
-            "noise": config["noise"] if training.get("noise_texts_used") else "", "noise_ratio": config["noise_ratio"],
-            "energy_weight": config["energy_weight"], "max_train_rows": config["max_train_rows"],
-            "steps": training.get("steps"), "learning_rate": config["learning_rate"],
-            "batch_size": config["batch_size"], "seconds": training.get("seconds"),
-            "told_apart": training.get("told_apart_at_the_end"),
-            "told_apart_held_out": _mean((training.get("told_apart_held_out") or {}).values()),
-        }  # fmt: skip
-        if training.get("noise_texts_used"):
-            facts["probe"] = _mean(source["probe"] for source in document["noise"].values())
-        ood = {f"ood {k}": v["auroc"] for k, v in document["detection"].get(cell, {}).items() if not row["posthoc"]}
-        yield facts | {metric: figure["value"] for metric, figure in row["metrics"].items()} | ood
-
-
-def _mean(values: Any) -> float | None:
-    known = list(values)
-    return round(statistics.fmean(known), 4) if known else None
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Means over seeds ± their standard deviation, a line for each run, method and calibrator."""
-    groups: dict[tuple[str, str, str], list[dict[str, Any]]] = {}
-    for row in rows:
-        groups.setdefault((row["run"], row["method"], row["posthoc"]), []).append(row)
-    lines = [["run", "method", "seeds", *(title for title, _ in SHOWN.values())]]
-    for (run_name, method, posthoc), members in groups.items():
-        figures = [_figure([m.get(key) for m in members], digits) for key, (_, digits) in SHOWN.items()]
-        lines.append([run_name, f"{method} + {posthoc}" if posthoc else method, str(len(members)), *figures])
-    lines.insert(1, ["---"] * len(lines[0]))
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
-
-
-def _figure(values: list[Any], digits: int) -> str:
-    known = [float(v) for v in values if v not in (None, "")]
-    if not known:
-        return ""
-    spread = f" ± {statistics.stdev(known):.{digits}f}" if len(known) > 1 else ""
-    return f"{statistics.fmean(known):.{digits}f}{spread}"
-
-
-def _keep_predictions(run: RunFolder, place: Path) -> None:
-    for cell in run.cells():
-        history = place.parent.parent / "history" / place.name / f"{cell.name}.jsonl"
-        history.parent.mkdir(parents=True, exist_ok=True)
-        write_text(history, _evaluations(run.history(cell)))
-        for split in (s for s in run.splits(cell) if s in KEPT):
-            rows = Predictions.read(run.predictions(cell, split))
-            target = place / cell.name / f"{split}.parquet"
-            target.parent.mkdir(parents=True, exist_ok=True)
-            replace(rows, texts=None, text_pairs=None).write(target)
-
-
-def _evaluations(path: Path) -> str:
-    """The lines of a training history that measure the test split."""
-    lines = path.read_text(encoding="utf-8").splitlines(keepends=True)
-    return "".join(line for line in lines if '"eval_accuracy"' in line)
+def keep_predictions(directory: Any, trial: Trial, target: Path) -> None:
+    """Copies of the test and OOD predictions, small enough to commit."""
+    for split in directory.splits(trial):
+        path = target / trial.name / f"{split}.parquet"
+        if split.startswith(("test", "ood_")) and not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            compact(Predictions.read(directory.predictions(trial, split)), trial, split).write(path)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gather", action="store_true", help="run nothing")
-    parser.add_argument("--only", help="runs to make, with commas")
-    arguments = parser.parse_args()
-    code = 0 if arguments.gather else run(arguments.folder, ["--only", arguments.only] if arguments.only else [])
-    if not arguments.gather:
-        predict_shifted(arguments.folder)
-        measure_untouched(arguments.folder)
-    gather(arguments.folder)
-    sys.exit(code)
+    sys.exit(main())
