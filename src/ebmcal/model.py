@@ -134,14 +134,19 @@ class Model:
         The columns of a file or table default to those the model was trained on. `calibrated=False` returns the
         model's own probabilities; `dropout_seed` keeps dropout on (one pass of Monte-Carlo dropout).
         """
-        rows = self._rows(texts, text_column, text_pair_column, label_column, id_column)
-        needs_features = dropout_seed is None and self._needs_features
-        reporter = make_reporter(progress)
-        pairs = _texts(rows)
-        with reporter.stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
-            outputs = self.predictor(pairs, features=needs_features, dropout_seed=dropout_seed, on_batch=advance)
-        labels = np.asarray(rows["label"]) if "label" in rows.column_names else None
-        return self.finish(outputs, pairs, labels=labels, ids=rows["id"], calibrated=calibrated)
+        labels, ids = None, None
+        if _is_plain_list(texts) and not self.is_pair:
+            pairs: list[Text] = texts
+        else:
+            rows = self._rows(texts, text_column, text_pair_column, label_column, id_column)
+            pairs, labels, ids = _texts(rows), np.asarray(rows["label"]), rows["id"]
+        options: dict[str, Any] = {"features": dropout_seed is None and self._needs_features}
+        if progress is False:
+            outputs = self.predictor(pairs, dropout_seed=dropout_seed, **options)
+        else:
+            with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
+                outputs = self.predictor(pairs, dropout_seed=dropout_seed, on_batch=advance, **options)
+        return self.finish(outputs, pairs, labels=labels, ids=ids, calibrated=calibrated)
 
     def finish(
         self,
@@ -319,6 +324,16 @@ def _check_classifier(folder: Path) -> None:
         )
     if config.get("problem_type") in ("regression", "multi_label_classification"):
         raise EbmcalError(f"{folder} is a {config['problem_type']} model; ebmcal needs a single-label classifier.")
+
+
+def _is_plain_list(texts: Any) -> bool:
+    """Whether these are texts that need no cleaning: a non-empty list of strings that UTF-8 can encode."""
+    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+        return False
+    try:
+        return all(text.strip() and text.encode() is not None for text in texts)
+    except UnicodeEncodeError:  # lone surrogates
+        return False
 
 
 def _texts(rows: Any) -> list[Text]:

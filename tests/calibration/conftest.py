@@ -1,4 +1,4 @@
-"""Rows whose right calibration is known: labels are drawn from the softmax of the logits."""
+"""Rows with a known calibration: labels are drawn from the softmax of the logits."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Temperature scaling against scikit-learn, scipy and cases whose answer is known."""
+"""Temperature scaling against scikit-learn, scipy and cases with a known answer."""
 
 import warnings
 

@@ -147,6 +147,8 @@ def test_collapsed_sections_have_every_figure_of_the_paper(finished):
     assert "Risk and coverage: by confidence, by energy" in models
     energies = section(text, "Energies")
     assert energies.count("rank correlation") == 2
+    assert "right</text>" in energies, "the points are labelled test texts"
+    assert "no label</text>" not in energies
     assert "OOD: reviews" in energies
     assert re.search(r"\d\.\d{3} → \d\.\d{3}", energies), "baseline → model"
     training = section(text, "Training")

@@ -127,6 +127,13 @@ def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
     assert best(paper, ("RTE", "ECE")) == ["focal"], "ensembles are not ranked"
 
 
+@pytest.mark.parametrize("note", ["T = 1.5", "T = 1.5; 9 rows are few", "mean of 3 seeds; T = 1.5"])
+def test_single_models_show_what_a_calibrator_learned(note):
+    rows = make_results({("a", 1, None): HIDDEN}) + make_results({("a", 1, "temperature (dev)"): HIDDEN}, note=note)
+    table = tables.seed_table(make_evaluation(rows))
+    assert column(table, "Fitted") == ["–", "T = 1.5"]
+
+
 def test_unequal_numbers_of_seeds_have_a_column():
     rows = make_results({("baseline", s, None): BASELINE for s in (1, 2, 3)} | {("hidden", 1, None): HIDDEN})
     assert column(tables.summary_table(make_evaluation(rows)), "Seeds") == ["3", "1"]

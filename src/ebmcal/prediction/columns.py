@@ -58,7 +58,7 @@ class OutputColumns:
         return [*first, *self.users.values(), *(["other"] if self.has_other else []), *self.results]
 
     def arrow_types(self, given: Input) -> dict[str, Any]:
-        """The Arrow types of columns whose type is known before any row is read."""
+        """The Arrow types that are known before any row is read, by column."""
         import pyarrow as pa
 
         types = {name: pa.string() for name in _STRINGS if name in self.names and name not in self.users.values()}

@@ -93,7 +93,7 @@ class Encoder:
         return target.getvalue()
 
     def join_tables(self, chunks: Sequence[Path], target: Path) -> None:
-        """One Parquet file of all chunks; columns whose type differs between chunks become strings."""
+        """One Parquet file of all chunks; a column with different types in the chunks becomes a string."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

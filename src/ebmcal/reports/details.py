@@ -130,15 +130,14 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
     """Histogram and scatter of each method with energies, and example texts of one."""
     pictures, found = list[Picture](), list[Subject]()
     for number, subject in enumerate(_first_seeds(data)):
-        shown = [split for split in subject.splits if split.startswith(("test", "ood_")) or split == "noise"]
+        others = [split for split in subject.splits if split == "noise" or split.startswith("ood_")]
+        shown = [*subject.test_sets, *others]
         read = {split.replace("ood_", "OOD: "): subject.read(split) for split in shown}
         named = {name: rows for name, rows in read.items() if rows is not None and rows.energies is not None}
-        if not named:
+        test = subject.read(subject.test_sets[0]) if subject.test_sets else None
+        if test is None or test.energies is None:
             continue
-        panels = [
-            partial(plots.energy_histograms, named),
-            partial(plots.entropy_against_energy, next(iter(named.values()))),
-        ]
+        panels = [partial(plots.energy_histograms, named), partial(plots.entropy_against_energy, test)]
         pictures.append(draw(f"energy-{number}", subject.name, "" if pictures else f"{HISTOGRAM} {ENTROPY}", *panels))
         found.append(subject)
     if pictures:

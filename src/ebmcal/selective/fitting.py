@@ -54,7 +54,7 @@ def fit_abstention(
       are enough rows. `ood_score`: knn or mahalanobis (distances to `training` texts, which need a model), energy or
       max_prob; by default knn if training texts are known, else energy. The rule abstains on OOD texts, unless
       `answer_ood`.
-    - `model`: a `Model` or a model directory whose uncalibrated predictions these are; its calibrator is applied first
+    - `model`: a `Model` or a model directory that made these uncalibrated predictions; its calibrator is applied first
       and the rule is bound to both. `training`: its training texts (a file, table or `Predictions`; by default those of
       the run that the model belongs to). Without a model, the rule is for predictions as they are in the file.
 

@@ -96,7 +96,8 @@ def seed_table(evaluation: "Evaluation", *, test_set: str | None = None) -> Tabl
         row = found.setdefault(name, {"Model": name})
         row[metric_title(str(record["metric"]))] = record["value"]
         if text_or_none(record.get("calibrator")) and text_or_none(record.get("note")):
-            row["Fitted"] = record["note"].partition("; ")[0]
+            notes = [note for note in record["note"].split("; ") if not note.startswith("mean of ")]  # an ensemble
+            row["Fitted"] = notes[0] if notes else None
     table = pd.DataFrame(list(found.values()))
     return Table(table[[c for c in table if c != "Fitted"] + [c for c in table if c == "Fitted"]])
 
