@@ -26,7 +26,7 @@ import ebmcal
 from ebmcal.cli import main
 from tiny_models import SENTENCES
 
-WAIT = 120  # seconds; the machine may be busy
+WAIT = 300  # seconds; the machine may be busy
 
 
 @pytest.fixture(scope="module")

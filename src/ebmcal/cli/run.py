@@ -18,7 +18,7 @@ DEMO: dict[str, Any] = {
     "max_train_rows": 400,
     "max_eval_rows": 500,
     "max_length": 64,
-    "epochs": 4,
+    "epochs": 3,
     "calibration": "cross-fit",
     "folds": 2,
 }
