@@ -2,6 +2,7 @@
 
 import csv
 import re
+import signal
 
 import numpy as np
 import pytest
@@ -19,11 +20,14 @@ ROW = {
 
 def call(capsys, *arguments):
     """Exit code, standard output and standard error of a command."""
+    handler = signal.getsignal(signal.SIGTERM)
     try:
         main([str(a) for a in arguments])
         code = 0
     except SystemExit as stop:
         code = stop.code or 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)  # the command line sets its own
     captured = capsys.readouterr()
     return code, captured.out, captured.err
 

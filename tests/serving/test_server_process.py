@@ -91,8 +91,8 @@ def serving(*arguments, **options):
     try:
         yield server.wait_until_ready()
     finally:
-        if server.process.poll() is None:
-            server.end()
+        code = server.end()
+    assert (code, "all accepted requests were answered" in "".join(server.lines)) == (0, True), server.lines[-5:]
 
 
 @pytest.fixture(scope="module")
@@ -115,6 +115,7 @@ def is_correct(body, probs):
     return max(abs(a - b) for a, b in zip(got, probs, strict=True)) < 2e-4
 
 
+@pytest.mark.slow
 def test_shutdown_and_restart_under_load(folder):
     """SIGKILL with clients at work, the same port again, then SIGTERM with clients at work: never a wrong answer."""
     texts = SENTENCES[:24]
@@ -229,7 +230,8 @@ def memory_peak(pid):
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="memory is read from /proc")
-@pytest.mark.parametrize("seconds", [3, pytest.param(600, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("seconds", [3, 600])
 def test_overload_gives_correct_answers_or_429(folder, seconds):
     """And memory stays flat."""
     found = overload(folder, seconds)
