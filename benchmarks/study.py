@@ -1,10 +1,11 @@
 """The study: run the trials of a YAML file that are missing, one after the other, and gather what they measured.
 
-    python benchmarks/study.py results/study --data DIR       # resumes; one trial at a time
-    python benchmarks/study.py results/study --gather         # only collect finished trials
+    python benchmarks/study.py results/study/study.yaml --data DIR       # resumes; one trial at a time
+    python benchmarks/study.py results/study/study.yaml --gather         # only collect finished trials
 
-Run directories (with weights) are in `runs/study`; committed are `results.csv` (one row per task, trial, calibrator,
-test set and metric), `detection.csv`, `comparisons.csv`, and the test predictions of every trial in half precision.
+Run directories (with weights) are in `runs/`. Committed, beside the YAML file, are `results.csv` (one row per task,
+trial, calibrator, test set and metric), `detection.csv`, `comparisons.csv`, `calibration.csv` (results on the
+calibration rows, which settings are chosen by), and the test predictions of every trial in half precision.
 """
 
 import argparse
@@ -15,11 +16,16 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import yaml
+from sklearn.metrics import log_loss, roc_auc_score
 
 import ebmcal
+from ebmcal.calibration import TemperatureScaling
 from ebmcal.evaluation import evaluate
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
+
+#: The committed tables.
+TABLES = ("results", "detection", "comparisons", "calibration")
 
 #: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
 SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
@@ -27,40 +33,61 @@ SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("study", type=Path)
+    parser.add_argument("study", type=Path, help="YAML file with tasks and stages.")
     parser.add_argument("--data", type=Path, help="Directory with glue/, intents/ and shift/.")
-    parser.add_argument("--runs", type=Path, default=Path("runs/study"))
-    parser.add_argument("--only", nargs="*", help="Names of tasks.")
+    parser.add_argument("--runs", type=Path, help="Default: runs/NAME.")
     parser.add_argument("--gather", action="store_true")
     options = parser.parse_args()
-    spec = yaml.safe_load((options.study / "study.yaml").read_text())
-    if not options.gather:
-        for stage in spec["stages"]:
-            for method in stage["methods"]:
-                for task in stage["tasks"]:
-                    if not options.only or task in options.only:
-                        run_trial(spec, stage, task, method, options)
-                        gather(spec, options)
-    gather(spec, options)
+    options.runs = options.runs or Path("runs") / options.study.parent.name
+    spec = yaml.safe_load(options.study.read_text())
+    for stage in [] if options.gather else spec["stages"]:
+        for method in stage["methods"]:
+            for task in stage["tasks"]:
+                if run_trial(spec, stage, task, method, options):
+                    gather(options)
+    gather(options)
 
 
-def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: str, options: Any) -> None:
-    """One method on one task (all seeds of the stage)."""
+def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: str, options: Any) -> bool:
+    """One method on one task (all seeds of the stage); False if it was finished already."""
     entry = dict(spec["tasks"][task])
     data, shift, ood = options.data / entry.pop("data"), entry.pop("shift", {}), entry.pop("ood", {})
     name = f"{task}-{stage['variant']}" if "variant" in stage else task
-    known = {"task", "epochs"}
-    settings = spec["settings"] | stage.get("settings", {}) | {k: v for k, v in entry.items() if k not in known}
-    seeds = settings.pop("seeds")
+    settings = spec["settings"] | stage.get("settings", {}) | {k: v for k, v in entry.items() if k != "task"}
+    seeds = stage.get("seeds", settings.pop("seeds"))
+    finished = [is_finished(options.runs / name, Trial(method, seed), [*ood], [*shift]) for seed in seeds]
+    if all(finished):
+        return False
     print(f"== {name} {method}", flush=True)
     run = ebmcal.run(
-        task=entry["task"], data_dir=data, epochs=entry["epochs"], encoder=stage.get("encoder", spec["encoder"]),
-        methods=[method], seeds=stage.get("seeds", seeds), output=options.runs / name,
-        ood={key: options.data / path for key, path in ood.items()}, settings=settings, progress=False,
+        task=entry["task"], data_dir=data, encoder=stage.get("encoder", spec["encoder"]), methods=[method],
+        seeds=seeds, output=options.runs / name, ood={key: read_ood(options.data, of) for key, of in ood.items()},
+        settings={k: v for k, v in settings.items() if k != "seeds"}, progress=False,
     )  # fmt: skip
     for key, path in shift.items():
         for trial in run.trials:
             predict_shift(run, trial, key, options.data / path, SHIFT_LABELS.get(entry["task"]))
+    return True
+
+
+def is_finished(folder: Path, trial: Trial, ood: list[str], shift: list[str]) -> bool:
+    """Whether a trial has all its predictions and is part of the results of its run."""
+    directory = folder / "trials" / trial.name
+    wanted = [*(f"ood_{name}.parquet" for name in ood), *(f"shift_{name}.predictions" for name in shift)]
+    results = folder / "results.json"
+    return (
+        all((directory / name).exists() for name in wanted)
+        and results.exists()
+        and trial.name in ebmcal.open_run(folder).document["training"]
+    )
+
+
+def read_ood(data: Path, source: dict[str, Any] | str) -> Any:
+    """A file of texts, or the rows of some of its parts."""
+    if isinstance(source, str):
+        return data / source
+    table = pd.read_csv(data / source["file"])
+    return {"text": table.loc[table["part"].isin(source["part"]), "text"].tolist()}
 
 
 def predict_shift(run: ebmcal.Run, trial: Trial, name: str, path: Path, labels: dict[str, str] | None) -> None:
@@ -91,32 +118,62 @@ def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
     )  # fmt: skip
 
 
-def gather(spec: dict[str, Any], options: Any) -> None:
+def gather(options: Any) -> None:
     """Collect the results of all finished runs into the study's tables."""
-    frames: dict[str, list[pd.DataFrame]] = {"results": [], "detection": [], "comparisons": []}
+    frames: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
+    target = options.study.parent
     for path in sorted(options.runs.glob("*/results.json")):
         run = ebmcal.open_run(path.parent)
-        evaluation, config = run.evaluation, run.directory
         about = {"task": path.parent.name, "encoder": run.document["encoder"], "n_train": n_train(run)}
-        noise = (run.document.get("noise") or {}).get("noise")
+        about["noise"] = (run.document.get("noise") or {}).get("noise")
+        evaluation = run.evaluation
         shifted = [shift_results(run, trial) for trial in run.trials]
-        for name, frame in (
-            ("results", pd.concat([evaluation.results, *[f for f in shifted if f is not None]])),
-            ("detection", evaluation.detection),
-            ("comparisons", evaluation.comparisons),
-        ):
-            frames[name].append(frame.assign(**about, noise=noise))
         seconds = {t: (facts or {}).get("seconds") for t, facts in run.document["training"].items()}
-        timing = pd.DataFrame(
-            [{"model": t, "metric": "seconds", "value": s, **trial_columns(t)} for t, s in seconds.items()]
-        )
-        frames["results"].append(timing.assign(**about, noise=noise))
+        timing = [{"model": t, "metric": "seconds", "value": s, **trial_columns(t)} for t, s in seconds.items()]
+        found = {
+            "results": pd.concat([evaluation.results, *shifted, pd.DataFrame(timing)]),
+            "detection": evaluation.detection,
+            "comparisons": evaluation.comparisons,
+            "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
+        }
+        for name, frame in found.items():
+            frames[name].append(frame.assign(**about))
         for trial in run.trials:
-            keep_predictions(config, trial, options.study / "predictions" / path.parent.name)
+            keep_predictions(run.directory, trial, target / "predictions" / path.parent.name)
     for name, parts in frames.items():
         if parts:
             table = pd.concat(parts, ignore_index=True)
-            table.to_csv(options.study / f"{name}.csv", index=False, float_format="%.6g")
+            table.to_csv(target / f"{name}.csv", index=False, float_format="%.6g")
+
+
+def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
+    """What settings are chosen by: results on the calibration rows, with a temperature from the other half of them."""
+    row: dict[str, Any] = {"model": trial.name, **trial_columns(trial.name)}
+    splits = run.directory.splits(trial)
+    if "calibration" not in splits:
+        return row
+    p = run.predictions(trial.method, "calibration", trial.seed)
+    classes = np.arange(len(p.label_names))
+    folded = np.empty_like(p.probs)
+    half = np.arange(len(p)) % 2
+    for part in (0, 1):
+        fitted = TemperatureScaling().fit(p.logits[half != part], p.labels[half != part])
+        folded[half == part] = fitted.predict_proba(p.logits[half == part])
+    row |= {
+        "n_rows": len(p),
+        "accuracy": float((p.predicted == p.labels).mean()),
+        "nll": log_loss(p.labels, p.probs, labels=classes),
+        "temperature": TemperatureScaling().fit(p.logits, p.labels).temperature_,
+        "nll_temperature": log_loss(p.labels, folded, labels=classes),
+    }
+    for split in splits:
+        if split.startswith("ood_"):
+            other = run.predictions(trial.method, split, trial.seed)
+            is_other = np.r_[np.zeros(len(p)), np.ones(len(other))]
+            row[f"auroc_{split}_by_probability"] = roc_auc_score(is_other, -np.r_[p.confidence, other.confidence])
+            if p.energies is not None and other.energies is not None:
+                row[f"auroc_{split}_by_energy"] = roc_auc_score(is_other, np.r_[p.energies, other.energies])
+    return row
 
 
 def trial_columns(name: str) -> dict[str, Any]:
