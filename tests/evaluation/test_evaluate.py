@@ -223,8 +223,7 @@ def test_the_calibrator_must_not_be_evaluated_on_its_own_rows(both):
 @pytest.mark.parametrize(
     ("given", "options", "words"),
     [
-        (3, {}, "Expected predictions, a file, or several by name, got int"),
-        ([3], {}, "Expected predictions or a file, got int"),
+        (3, {}, "expected predictions or a file, got int"),
         ({"a": 3}, {}, "a: expected predictions or a file, got int"),
         ([], {}, "nothing to evaluate"),
         ("one", {}, "has one class only"),

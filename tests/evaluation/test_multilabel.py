@@ -9,7 +9,7 @@ from evaluation_cases import LABELS, write_multilabel
 
 import ebmcal
 from ebmcal import EbmcalError
-from ebmcal.evaluation.multilabel import read_labels
+from ebmcal.evaluation.inputs import read_labels
 from ebmcal.metrics import ece_classwise, nll
 
 
@@ -79,7 +79,7 @@ def test_a_label_that_cannot_be_calibrated_does_not_stop_the_others(tmp_path):
         ({"metrics": ["accurcy"]}, "Did you mean 'accuracy'"),
         ({"fit": "p.jsonl", "calibrator": "temperature"}, "temperature needs one correct class per row"),
         ({"fit": "p.jsonl", "calibrator": "plat"}, "Did you mean 'platt'"),
-        ({"fit": ["p.jsonl", "p.jsonl"]}, "one file for each of the 1 evaluated, got 2"),
+        ({"fit": ["p.jsonl", "x=p.jsonl"]}, "one file for each of 1 evaluated, got 2"),
         ({"normalize": True}, r"normalize .* not defined with several labels"),
     ],
 )
@@ -106,7 +106,7 @@ def test_bad_rows_are_named(tmp_path, changes, words):
 
 def test_bad_columns_are_named(tmp_path):
     (tmp_path / "p.csv").write_text("label,prob_food\nfood,1.5\n")
-    with pytest.raises(EbmcalError, match=r"row 0 is 1\.5, which is not a probability"):
+    with pytest.raises(EbmcalError, match=r"row 0 is 1\.5: not a probability"):
         read_labels(tmp_path / "p.csv")
     (tmp_path / "q.csv").write_text("label,text\nfood,1.5\n")
     with pytest.raises(EbmcalError, match="Expected a column label and a column prob_<label>"):

@@ -62,18 +62,16 @@ def evaluate(
     report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
-    from ebmcal.cli.calibrate import print_warnings
     from ebmcal.evaluation import evaluate
     from ebmcal.storage import write_text
 
     _check_outputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
     names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
-    with print_warnings():
-        found = evaluate(
-            files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
-            paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None,
-            normalize=normalize, multilabel=multilabel, progress=None,
-        )  # fmt: skip
+    found = evaluate(
+        files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
+        paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None,
+        normalize=normalize, multilabel=multilabel, progress=None,
+    )  # fmt: skip
     _print(found, format, verbose)
     if json_file is not None:
         write_text(json_file, _to_text(found))
@@ -84,10 +82,10 @@ def evaluate(
 
 def _check_outputs(inputs: list[str], outputs: dict[str, Path | None]) -> None:
     """Raise before any work if an output would overwrite an input or cannot be written."""
-    from ebmcal.evaluation.inputs import as_list, name_source
+    from ebmcal.evaluation.inputs import split_name
     from ebmcal.storage import check_writable
 
-    read = {Path(str(name_source(source)[1])).resolve() for source in as_list(inputs)}
+    read = {Path(str(split_name(source)[1])).resolve() for source in inputs}
     for option, path in outputs.items():
         if path is not None:
             check_writable(path, option)

@@ -1,38 +1,58 @@
-"""`Evaluation`: everything that was measured, as tidy data frames. Tables, reports and JSON are views of it."""
+"""`Evaluation`: everything that was measured, as tidy data frames, and the functions that fill them.
+
+Metrics of one model, calibrator and test set are `Estimates`; they become records of the frames.
+"""
 
 import math
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ebmcal.advice import confidence_gap
 from ebmcal.errors import EbmcalError
+from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, OOD_SCORES, ood_bootstrap, ood_scores
+from ebmcal.metrics.calibration import N_BINS
+from ebmcal.metrics.comparison import compare_estimates, holm, mean_over_seeds
+from ebmcal.metrics.intervals import Estimate, Interval, estimate
+from ebmcal.metrics.registry import find_metric
+from ebmcal.predictions import Predictions
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ebmcal.predictions import Predictions
     from ebmcal.reports.tables import Table
 
 _TEXT, _COUNT, _NUMBER = "object", "Int64", "float64"
 
-RESULTS = {
-    "model": _TEXT, "method": _TEXT, "seed": _COUNT, "n_seeds": _COUNT, "calibrator": _TEXT, "test_set": _TEXT,
-    "metric": _TEXT, "value": _NUMBER, "low": _NUMBER, "high": _NUMBER, "noise_floor": _NUMBER, "n_rows": _COUNT,
-    "note": _TEXT,
-}  # fmt: skip
-COMPARISONS = {
-    "model": _TEXT, "calibrator": _TEXT, "reference": _TEXT, "test_set": _TEXT, "n_seeds": _COUNT, "metric": _TEXT,
-    "difference": _NUMBER, "low": _NUMBER, "high": _NUMBER, "p_value": _NUMBER, "p_adjusted": _NUMBER,
-    "standard_error": _NUMBER, "df": _NUMBER, "rows_needed": _COUNT, "seeds_needed": _COUNT,
-}  # fmt: skip
-DETECTION = {
-    "model": _TEXT, "method": _TEXT, "seed": _COUNT, "texts": _TEXT, "score": _TEXT, "auroc": _NUMBER, "low": _NUMBER,
-    "high": _NUMBER, "aupr": _NUMBER, "fpr95": _NUMBER,
+#: Frame → its columns and their types.
+FRAMES = {
+    "results": {
+        "model": _TEXT, "method": _TEXT, "seed": _COUNT, "n_seeds": _COUNT, "calibrator": _TEXT, "test_set": _TEXT,
+        "metric": _TEXT, "value": _NUMBER, "low": _NUMBER, "high": _NUMBER, "noise_floor": _NUMBER, "n_rows": _COUNT,
+        "note": _TEXT,
+    },
+    "comparisons": {
+        "model": _TEXT, "calibrator": _TEXT, "reference": _TEXT, "test_set": _TEXT, "n_seeds": _COUNT, "metric": _TEXT,
+        "difference": _NUMBER, "low": _NUMBER, "high": _NUMBER, "p_value": _NUMBER, "p_adjusted": _NUMBER,
+        "standard_error": _NUMBER, "df": _NUMBER, "rows_needed": _COUNT, "seeds_needed": _COUNT,
+    },
+    "detection": {
+        "model": _TEXT, "method": _TEXT, "seed": _COUNT, "texts": _TEXT, "score": _TEXT, "auroc": _NUMBER,
+        "low": _NUMBER, "high": _NUMBER, "aupr": _NUMBER, "fpr95": _NUMBER,
+    },
 }  # fmt: skip
 
-_FRAMES = {"results": RESULTS, "comparisons": COMPARISONS, "detection": DETECTION}
+#: Metrics that rank rows; with energies they are computed by energy too.
+BY_ENERGY = ("aurc", "error_auroc")
+
+#: Resamples for the intervals of OOD detection, at most.
+DETECTION_RESAMPLES = 200
+
+Record = dict[str, Any]
 
 
 @dataclass(frozen=True, repr=False)
@@ -52,13 +72,43 @@ class Evaluation:
     comparisons: "pd.DataFrame"
     detection: "pd.DataFrame"
     meta: dict[str, Any] = field(default_factory=dict)
-    predictions: Mapping[str, "Predictions"] = field(default_factory=dict)
+    predictions: Mapping[str, Predictions] = field(default_factory=dict)
+
+    @classmethod
+    def from_records(cls, frames: Mapping[str, Iterable[Mapping[str, Any]]], **fields: Any) -> "Evaluation":
+        """An evaluation from the records of each frame; missing entries are None, NA or NaN."""
+        import pandas as pd
+
+        made = {}
+        for name, columns in FRAMES.items():
+            records = list(frames.get(name) or ())
+            try:
+                data = {c: pd.Series([r.get(c) for r in records], dtype=kind) for c, kind in columns.items()}
+            except (TypeError, ValueError, AttributeError) as error:
+                raise EbmcalError(f"{name!r} of the evaluation is damaged: {error}.") from error
+            made[name] = pd.DataFrame(data)
+        return cls(**made, **fields)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> "Evaluation":
+        """The evaluation that `to_json` described; other entries of the document are kept in `meta`."""
+        if not isinstance(document, Mapping) or not isinstance(document.get("results"), list):
+            raise EbmcalError("Not an evaluation: expected a JSON object with a list 'results'.")
+        return cls.from_records(document, meta={name: v for name, v in document.items() if name not in FRAMES})
+
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the predictions as JSON values: the frames as lists of objects, next to `meta`."""
+        frames = {name: getattr(self, name).to_dict("records") for name in FRAMES}
+        return {
+            **self.meta,
+            **{name: [{k: _plain(v) for k, v in r.items()} for r in records] for name, records in frames.items()},
+        }
 
     def table(self, *, verbose: bool = False) -> "Table":
         """Models × metrics; `verbose` adds intervals. `reports.tables` has tables of the tests and the detection."""
         from ebmcal.reports.tables import summary_table
 
-        return summary_table(self, verbose=verbose, metrics=self.meta.get("shown_metrics"))
+        return summary_table(self, verbose=verbose)
 
     def verdicts(self) -> list[str]:
         """One sentence per model: over- or underconfident or not, by how much, and what to do."""
@@ -70,41 +120,8 @@ class Evaluation:
 
         return write_evaluation_report(self, path)
 
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the predictions as JSON values: the frames as lists of objects, next to `meta`."""
-        return {**self.meta, **{name: _records(getattr(self, name)) for name in _FRAMES}}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> "Evaluation":
-        """The evaluation that `to_json` described; other entries of the document are kept in `meta`."""
-        if not isinstance(document, Mapping) or not isinstance(document.get("results"), list):
-            raise EbmcalError("Not an evaluation: expected a JSON object with a list 'results'.")
-        frames = {}
-        for name, columns in _FRAMES.items():
-            try:
-                frames[name] = make_frame(document.get(name) or [], columns)
-            except (TypeError, ValueError, AttributeError) as error:
-                raise EbmcalError(f"{name!r} of the evaluation is damaged: {error}.") from error
-        return cls(**frames, meta={name: value for name, value in document.items() if name not in _FRAMES})
-
     def __repr__(self) -> str:
         return str(self.table())
-
-
-def make_frame(records: Iterable[Mapping[str, Any]], columns: Mapping[str, str]) -> "pd.DataFrame":
-    """Records as a data frame with these columns and types; missing entries are None, NA or NaN."""
-    import pandas as pd
-
-    records = list(records)
-    data = {
-        name: pd.Series([record.get(name) for record in records], dtype=kind, name=name)
-        for name, kind in columns.items()
-    }
-    return pd.DataFrame(data)
-
-
-def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    return [{name: _plain(value) for name, value in record.items()} for record in frame.to_dict("records")]
 
 
 def _plain(value: Any) -> Any:
@@ -112,3 +129,139 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int) else None
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is computed: metrics, those compared in paired tests, bins, and resamples of the rows and their seed."""
+
+    metrics: Sequence[str] = DEFAULT_METRICS
+    compared: Sequence[str] = HEADLINE_METRICS
+    n_bins: int = N_BINS
+    n_resamples: int = 1000
+    seed: int = 0
+
+    @property
+    def meta(self) -> Record:
+        """The entries of `Evaluation.meta`."""
+        return {"n_bins": self.n_bins, "n_resamples": self.n_resamples, "resampling_seed": self.seed}
+
+
+@dataclass(frozen=True)
+class Estimates:
+    """The metrics of one model and calibrator on one test set, over the same resamples of its labelled rows."""
+
+    model: str
+    by_metric: Mapping[str, Estimate]
+    labels: np.ndarray
+    method: str | None = None
+    seed: int | None = None
+    calibrator: str | None = None
+    test_set: str = "test"
+    note: str = ""
+
+    @property
+    def name(self) -> str:
+        return f"{self.model} + {self.calibrator}" if self.calibrator else self.model
+
+    def records(self) -> Iterator[Record]:
+        """One record of the results per metric."""
+        for metric, found in self.by_metric.items():
+            yield self._record(metric, found.interval(), found.n_rows)
+
+    def _record(self, metric: str, interval: Interval, n_rows: int) -> Record:
+        identity = ("model", "method", "seed", "calibrator", "test_set")
+        return {
+            **{name: getattr(self, name) for name in identity},
+            "metric": metric,
+            **{name: getattr(interval, name) for name in ("value", "low", "high", "noise_floor")},
+            "n_rows": n_rows,
+            "note": "; ".join(filter(None, (self.note, *interval.notes))),
+        }
+
+
+def estimate_predictions(predictions: Predictions, settings: Settings, model: str, **identity: Any) -> Estimates:
+    """Every metric on the labelled rows of predictions; `identity` holds the other fields of `Estimates`."""
+    known = predictions.labelled()
+    requested: dict[str, Any] = {}
+    for name in settings.metrics:
+        metric = find_metric(name)
+        requested[name] = metric, {"n_bins": settings.n_bins} if metric.is_binned else {}
+        if name in BY_ENERGY and known.energies is not None:
+            # A low energy means data-like, hence trusted.
+            requested[f"{name}_by_energy"] = metric, {"scores": -known.energies.astype(np.float64)}
+    if known.human is not None:
+        requested |= {name: (metric, {"human": known.human}) for name, metric in HUMAN_METRICS.items()}
+    found = estimate(requested, known.labels, known.probs, n_resamples=settings.n_resamples, seed=settings.seed)
+    return Estimates(model, found, known.labels, **identity)
+
+
+def records_over_seeds(several: Sequence[Estimates]) -> Iterator[Record]:
+    """Means over the seeds of a method, with intervals over seeds and rows together."""
+    first = replace(several[0], model=str(several[0].method), seed=None, note="")
+    for metric, found in first.by_metric.items():
+        mean = mean_over_seeds([one.by_metric[metric] for one in several])
+        yield first._record(metric, mean, found.n_rows) | {"n_seeds": len(several)}
+
+
+def comparison_records(
+    pairs: Iterable[tuple[Sequence[Estimates], Sequence[Estimates]]], compared: Iterable[str], over_seeds: bool = False
+) -> list[Record]:
+    """Paired tests of (ours, theirs) on the same rows, one entry per seed each; p-values are adjusted for all tests."""
+    found = []
+    for ours, theirs in pairs:
+        first, reference = ours[0], theirs[0]
+        place = {"calibrator": first.calibrator, "test_set": first.test_set}
+        place |= {"model": first.method if over_seeds else first.model}
+        place |= {"reference": reference.method if over_seeds else reference.name}
+        for metric in compared:
+            test = compare_estimates([one.by_metric[metric] for one in ours], [one.by_metric[metric] for one in theirs])
+            found.append({**place, "n_seeds": len(ours) if over_seeds else None, "metric": metric, **asdict(test)})
+    adjusted = holm([record["p_value"] for record in found])
+    return [{**record, "p_adjusted": p} for record, p in zip(found, adjusted, strict=True)]
+
+
+def detection_records(
+    inside: Predictions, outside: Predictions, settings: Settings, **identity: Any
+) -> Iterator[Record]:
+    """How well each score separates other texts from test texts.
+
+    Scores are energy, largest probability, entropy, and the distances that both predictions have.
+    """
+    n_resamples = min(settings.n_resamples, DETECTION_RESAMPLES)
+    for score, values in _detection_scores(inside, outside).items():
+        found = ood_bootstrap(*values, n_resamples=n_resamples, seed=settings.seed)
+        interval = {"low": found["auroc"].low, "high": found["auroc"].high}
+        yield {**identity, "score": score, **{name: found[name].value for name in found}, **interval}
+
+
+def _detection_scores(*both: Predictions) -> dict[str, list[np.ndarray]]:
+    """Score → its values for the test texts and for the other texts, higher for test texts."""
+    scores = {}
+    for kind in OOD_SCORES:
+        # Energies of the predictions, or of their logits; not computed if one side has neither.
+        sources = ("energies", "logits") if kind == "energy" else ("probs",)
+        source = next((s for s in sources if all(getattr(rows, s) is not None for rows in both)), None)
+        if source is not None:
+            scores[kind] = [ood_scores(kind, **{source: getattr(rows, source)}) for rows in both]
+    ours, theirs = (rows.distances or {} for rows in both)
+    return scores | {name: [-ours[name], -theirs[name]] for name in ours if name in theirs}
+
+
+def verdict(name: str, plain: Predictions, found: Estimates, calibrated: Mapping[str, Predictions]) -> str:
+    """Whether a model is over- or underconfident on its labelled rows, by how much, and what to do."""
+    known = plain.labelled()
+    gap = confidence_gap(known.labels, known.probs)
+    sentence = gap.describe(name)
+    if gap.verdict is None:
+        ece = found.by_metric.get("ece_top_label")
+        if ece is None or not ece.interval().low > 0:
+            return sentence
+        sentence = (
+            f"{name} is neither over- nor underconfident on average, but miscalibrated: ECE top-label "
+            f"{ece.value:.3f} on {gap.n_rows:,} rows (noise floor {ece.interval().noise_floor:.3f})."
+        )
+    for calibrator, rows in calibrated.items():
+        after = rows.labelled()
+        return f"{sentence} {confidence_gap(after.labels, after.probs).describe(f'With {calibrator}')}"
+    return f"{sentence} Calibrate it on other labelled rows (fit=, --fit FILE)."
