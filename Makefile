@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip install --quiet
 DEMO := $(VENV)/.demo
 READY := $(VENV)/.ready
 
-.PHONY: setup weights-base demo test test-slow lint format bench study docs wheel clean
+.PHONY: setup weights-base demo test test-slow lint format bench study study-tables docs wheel clean
 
 setup: $(READY)
 
@@ -54,7 +54,12 @@ bench: $(READY)
 # Runs the trials of results/study/study.yaml that are missing. DATA holds glue/, intents/ and shift/.
 study: $(READY)
 	@test -n "$(DATA)" || { echo "Set DATA to the directory with glue/, intents/ and shift/: make study DATA=DIR"; exit 1; }
-	$(BIN)/python benchmarks/study.py results/study --data $(DATA)
+	$(BIN)/python benchmarks/study.py results/study/study.yaml --data $(DATA)
+
+# Rebuilds the tables and plots of docs/study.md and the README from the committed results.
+study-tables: $(READY)
+	$(BIN)/python benchmarks/study_tables.py
+	$(BIN)/python docs/generate.py
 
 # The documentation site in site/; no network, every warning is an error.
 docs: $(READY)

@@ -5,6 +5,7 @@ python docs/generate.py --check       # exit with 1 if a page is out of date
 python docs/generate.py --pictures    # also draw docs/assets/reliability-{light,dark}.svg again
 """
 
+import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterable
@@ -130,9 +131,17 @@ def speed() -> str:
     return table(("task", "compared with", "ebmcal", "the other", "faster by"), rows)
 
 
+def study_blocks() -> dict[str, Callable[[], str]]:
+    """The tables of benchmarks/study_tables.py."""
+    spec = importlib.util.spec_from_file_location("study_tables", ROOT / "benchmarks" / "study_tables.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module.BLOCKS
+
+
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings, "commands": commands, "methods": methods, "calibrators": calibrators, "metrics": metrics,
-    "speed": speed,
+    "speed": speed, **study_blocks(),
 }  # fmt: skip
 
 _MARKERS = re.compile(rf"<!-- ({'|'.join(BLOCKS)}) -->\n.*?<!-- end -->", re.DOTALL)
@@ -145,7 +154,7 @@ def filled(text: str) -> str:
 
 def outdated() -> dict[Path, str]:
     """The pages that are not up to date, with the text they should have."""
-    pages = {path: path.read_text(encoding="utf-8") for path in sorted(DOCS.rglob("*.md"))}
+    pages = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]}
     return {path: new for path, old in pages.items() if (new := filled(old)) != old}
 
 

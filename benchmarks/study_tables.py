@@ -1,0 +1,311 @@
+"""Tables and plots of the study, from the committed files in results/. No training, no torch.
+
+    python benchmarks/study_tables.py      # draws docs/assets/study-*.svg; the tables are inserted by docs/generate.py
+
+`BLOCKS` maps the name of a marker in the documentation to the function that writes its table.
+"""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pandas as pd
+
+ROOT = Path(__file__).parents[1]
+RESULTS = ROOT / "results"
+ASSETS = ROOT / "docs" / "assets"
+
+#: Tasks of the study in the order of the tables: how they are shown, and the paper's name for them.
+TASKS = {
+    "sst2": ("SST-2", "sst2"), "cola": ("CoLA", "cola"), "mnli": ("MNLI", "mnli"), "qnli": ("QNLI", "qnli"),
+    "mrpc": ("MRPC", "mrpc"), "rte": ("RTE", "rte"), "wnli": ("WNLI", "wnli"), "clinc150-5k": ("CLINC150", None),
+    "clinc150": ("CLINC150", None),
+}  # fmt: skip
+
+#: Rows of the paper's table: (method, calibrator).
+PAPER_ROWS = [
+    ("baseline", None), ("baseline", "scaling-binning (train)"), ("baseline", "temperature (train)"),
+    ("poscal", None), ("scalar", None), ("hidden", None), ("sharp-hidden", None),
+    ("baseline", "scaling-binning (dev)"), ("baseline", "temperature (dev)"),
+]  # fmt: skip
+
+#: Columns of the headline table.
+HEADLINE = [("baseline", None), ("baseline", "temperature (dev)"), ("label-smoothing", None), ("hidden", None)]
+
+#: Also shown in the table of all results.
+EXTRA_ROWS = [
+    ("label-smoothing", None), ("label-smoothing", "temperature (dev)"), ("hidden", "temperature (dev)"),
+    ("frozen-probe", None), ("frozen-probe", "temperature (dev)"),
+]  # fmt: skip
+
+MISSING = "–"
+
+
+def markdown(header: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    header = list(header)
+    return "\n".join("| " + " | ".join(line) + " |" for line in [header, ["---"] * len(header), *map(list, rows)])
+
+
+def load(name: str, table: str = "results") -> pd.DataFrame:
+    """A committed table; empty if nothing was measured yet."""
+    path = RESULTS / name / f"{table}.csv"
+    return pd.read_csv(path) if path.exists() else pd.DataFrame()
+
+
+def title(method: str, calibrator: str | None) -> str:
+    return method if calibrator is None else f"{method} + {calibrator}"
+
+
+def short(value: float | None, digits: int = 3) -> str:
+    """A number without its leading zero."""
+    if value is None or pd.isna(value):
+        return MISSING
+    return f"{value:.{digits}f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.{digits}f}"
+
+
+class Cells:
+    """Single values of a results table."""
+
+    def __init__(self, name: str) -> None:
+        self.table = load(name)
+        if len(self.table):
+            self.table["calibrator"] = self.table["calibrator"].fillna("")
+            self.table["test_set"] = self.table["test_set"].fillna("test")
+
+    def row(self, task: str, method: str, calibrator: str | None, metric: str, test_set: str = "test", seed: int = 1):
+        """The row of a value (value, low, high, n_train, …), or None."""
+        if not len(self.table):
+            return None
+        t = self.table
+        seed = 0 if method == "frozen-probe" else seed
+        is_row = (t["task"] == task) & (t["method"] == method) & (t["calibrator"] == (calibrator or ""))
+        found = t[is_row & (t["metric"] == metric) & (t["test_set"] == test_set) & (t["seed"] == seed)]
+        return found.iloc[0] if len(found) else None
+
+    def value(self, *place: str | None, **options: str) -> float | None:
+        row = self.row(*place, **options)
+        return None if row is None else float(row["value"])
+
+    def pair(self, task: str, method: str, calibrator: str | None) -> str:
+        """Accuracy / class-wise ECE in percent, as in the paper's tables."""
+        accuracy, ece = (self.value(task, method, calibrator, m) for m in ("accuracy", "ece_classwise"))
+        return MISSING if accuracy is None else f"{100 * accuracy:.1f} / {100 * (ece or 0):.1f}"
+
+    def tasks(self, *methods: str) -> list[str]:
+        """The tasks with results of all these methods."""
+        return [t for t in TASKS if all(self.value(t, m, None, "accuracy") is not None for m in methods)]
+
+
+def n_train(cells: Cells, task: str) -> int:
+    return int(cells.row(task, "baseline", None, "accuracy")["n_train"])
+
+
+def headline() -> str:
+    """Tasks as rows; accuracy and class-wise ECE of at most four methods."""
+    cells = Cells("study")
+    header = ["task (training rows)", *(title(*m) for m in HEADLINE)]
+    rows = [
+        [f"{TASKS[t][0]} ({n_train(cells, t):,})", *(cells.pair(t, *m) for m in HEADLINE)]
+        for t in cells.tasks("baseline")
+        if t not in ("wnli", "clinc150")
+    ]
+    return markdown(header, rows)
+
+
+def paper() -> str:
+    """The paper's layout: performance / class-wise ECE, ours and in brackets the paper's."""
+    from ebmcal.reports.tables.published import PUBLISHED
+
+    cells = Cells("study")
+    tasks = [t for t in cells.tasks("baseline") if TASKS[t][1]]
+    rows = []
+    for method, calibrator in PAPER_ROWS:
+        line = [title(method, calibrator)]
+        for task in tasks:
+            metric = "matthews" if task == "cola" else "accuracy"
+            ours = [cells.value(task, method, calibrator, m) for m in (metric, "ece_classwise")]
+            theirs = PUBLISHED[calibrator or method][TASKS[task][1]]
+            ours_text = MISSING if ours[0] is None else "/".join(map(short, ours))
+            line.append(f"{ours_text} ({'/'.join(map(short, theirs))})")
+        rows.append(line)
+    return markdown(["method", *(TASKS[t][0] for t in tasks)], rows)
+
+
+def results() -> str:
+    """Every task and method: accuracy, both ECEs with intervals, NLL, ranking, behaviour on errors, time."""
+    cells = Cells("study")
+    header = [
+        "task (rows)", "method", "accuracy", "class-wise ECE", "top-label ECE", "NLL", "confidence on errors",
+        "accuracy at 80% coverage", "AURC", "seconds",
+    ]  # fmt: skip
+    rows = []
+    for task in cells.tasks("baseline"):
+        for method, calibrator in dict.fromkeys([*PAPER_ROWS, *EXTRA_ROWS]):
+            if cells.value(task, method, calibrator, "accuracy") is None:
+                continue
+            line = [f"{TASKS[task][0]} ({n_train(cells, task):,})", title(method, calibrator)]
+            for metric in ("accuracy", "ece_classwise", "ece_top_label"):
+                row = cells.row(task, method, calibrator, metric)
+                line.append(f"{short(row['value'])} [{short(row['low'])}, {short(row['high'])}]")
+            for metric in ("nll", "confidence_on_errors", "accuracy_at_coverage", "aurc"):
+                line.append(short(cells.value(task, method, calibrator, metric)))
+            seconds = cells.value(task, method, None, "seconds") if calibrator is None else None
+            rows.append([*line, MISSING if seconds is None else f"{seconds:,.0f}"])
+    return markdown(header, rows)
+
+
+def detection() -> str:
+    """Out-of-scope detection on CLINC150: AUROC and FPR at 95% recall by score."""
+    found = load("study", "detection")
+    found = found[found["texts"].isin(["ood_out_of_scope", "ood_captions"])] if len(found) else found
+    header = ["task (rows)", "texts", "method", "score", "AUROC", "FPR at 95% recall"]
+    rows = [
+        [
+            f"{TASKS[r.task][0]} ({r.n_train:,})", r.texts.removeprefix("ood_").replace("_", "-"), r.method, r.score,
+            f"{short(r.auroc)} [{short(r.low)}, {short(r.high)}]", short(r.fpr95),
+        ]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    return markdown(header, rows)
+
+
+def shift() -> str:
+    """Sentiment and entailment models on texts of another domain, nothing refitted."""
+    cells = Cells("study")
+    rows = []
+    for task in cells.tasks("baseline"):
+        sets = sorted({s for s in cells.table.loc[cells.table["task"] == task, "test_set"] if s.startswith("shift_")})
+        for method in ("baseline", "label-smoothing", "hidden"):
+            if sets and cells.value(task, method, None, "accuracy") is not None:
+                line = [TASKS[task][0], method, short(cells.value(task, method, None, "accuracy"))]
+                for name in sets:
+                    accuracy, ece = (
+                        cells.value(task, method, None, m, test_set=name) for m in ("accuracy", "ece_classwise")
+                    )
+                    line.append(f"{name.removeprefix('shift_')} {short(accuracy)} / {short(ece)}")
+                rows.append(line)
+    width = max((len(r) for r in rows), default=3)
+    header = ["task", "method", "own test set", *["shifted set: accuracy / class-wise ECE"] * (width - 3)]
+    return markdown(header, [r + [MISSING] * (width - len(r)) for r in rows])
+
+
+def recipe() -> str:
+    """Trials of the recipe on calibration rows."""
+    found = load("recipe", "calibration")
+    if not len(found):
+        return "No trial yet."
+    header = ["task, setting", "method", "seed", "accuracy", "NLL", "T", "NLL with temperature", "OOS AUROC by energy",
+              "by probability"]  # fmt: skip
+    rows = [
+        [
+            r["task"], r["method"], str(r["seed"]), short(r["accuracy"]), short(r["nll"]),
+            f"{r['temperature']:.2f}", short(r["nll_temperature"]),
+            short(r.get("auroc_ood_out_of_scope_val_by_energy")),
+            short(r.get("auroc_ood_out_of_scope_val_by_probability")),
+        ]
+        for _, r in found.iterrows()
+    ]  # fmt: skip
+    return markdown(header, rows)
+
+
+def cross_fit() -> str:
+    """Cross-fitted temperature next to a temperature from the calibration split."""
+    cells = Cells("cross_fit")
+    rows = []
+    for task in dict.fromkeys(cells.table["task"]) if len(cells.table) else ():
+        for calibrator in (None, "temperature (dev)", "temperature (cross-fit)"):
+            row = cells.row(task, "baseline", calibrator, "nll")
+            if row is not None:
+                values = (cells.value(task, "baseline", calibrator, m) for m in
+                          ("accuracy", "ece_classwise", "ece_top_label", "nll"))  # fmt: skip
+                rows.append([task, f"{int(row['n_train']):,}", title("baseline", calibrator), *map(short, values)])
+    return markdown(["task", "rows", "method", "accuracy", "class-wise ECE", "top-label ECE", "NLL"], rows)
+
+
+def label_issues() -> str:
+    """Flipped labels that are found."""
+    found = load("label_issues", "label_issues")
+    header = ["task (rows)", "method", "suspects", "precision", "recall", "found in the top 10%"]
+    rows = [
+        [f"{r.task} ({r.rows:,})", r.method, str(r.suspects), short(r.precision), short(r.recall),
+         f"{100 * r.recall_top_10_percent:.0f}%"]
+        for r in found.itertuples()
+    ]  # fmt: skip
+    return markdown(header, rows)
+
+
+BLOCKS: dict[str, Callable[[], str]] = {
+    "study-headline": headline, "study-paper": paper, "study-results": results, "study-detection": detection,
+    "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit, "study-label-issues": label_issues,
+}  # fmt: skip
+
+#: Colour of a method in the plots (Okabe-Ito).
+COLOURS = {
+    "baseline": "#0072b2", "baseline + temperature (dev)": "#56b4e9", "label-smoothing": "#009e73",
+    "hidden": "#d55e00",
+}  # fmt: skip
+
+
+def draw_ece() -> None:
+    """Class-wise ECE per task with intervals."""
+    import matplotlib.pyplot as plt
+
+    cells = Cells("study")
+    tasks = cells.tasks("baseline")
+    figure, axes = plt.subplots(figsize=(7.5, 0.75 * len(tasks) + 1.4))
+    for number, (method, calibrator) in enumerate(HEADLINE):
+        name = title(method, calibrator)
+        found = [(y, cells.row(t, method, calibrator, "ece_classwise")) for y, t in enumerate(tasks)]
+        found = [(y + (number - 1.5) * 0.17, row) for y, row in found if row is not None]
+        values = [row["value"] for _, row in found]
+        errors = [
+            [max(0.0, r["value"] - r["low"]) for _, r in found],
+            [max(0.0, r["high"] - r["value"]) for _, r in found],
+        ]
+        if found:
+            places = [y for y, _ in found]
+            axes.errorbar(values, places, xerr=errors, fmt="o", ms=4, color=COLOURS[name], label=name, capsize=2)
+    axes.set_yticks(range(len(tasks)), [f"{TASKS[t][0]} ({n_train(cells, t):,} rows)" for t in tasks])
+    axes.invert_yaxis()
+    axes.set_xlim(left=0)
+    axes.set_xlabel("class-wise ECE on the test rows (95% intervals); lower is better")
+    axes.legend(frameon=False, fontsize=8)
+    axes.grid(axis="x", color="#dddddd")
+    save(figure, "study-ece")
+
+
+def draw_rows() -> None:
+    """Gain of `hidden` over the baseline against the number of training rows; nothing if there is only one size."""
+    import matplotlib.pyplot as plt
+
+    points = []
+    for name in ("recipe", "study"):
+        cells = Cells(name)
+        for task in dict.fromkeys(cells.table["task"]) if len(cells.table) else ():
+            values = [cells.value(task, m, "temperature (dev)", "nll") for m in ("baseline", "hidden")]
+            if None not in values:
+                size = int(cells.row(task, "baseline", None, "accuracy")["n_train"])
+                points.append((task.split("-")[0], size, values[0] - values[1]))
+    table = pd.DataFrame(points, columns=["task", "rows", "gain"]).sort_values("rows")
+    if table["rows"].nunique() < 2:
+        return
+    figure, axes = plt.subplots(figsize=(6.5, 3.6))
+    for task, of_task in table.groupby("task"):
+        axes.plot(of_task["rows"], of_task["gain"], "o-", label=TASKS[task][0])
+    axes.axhline(0, color="#888888", lw=1)
+    axes.set_xscale("log")
+    axes.set_xlabel("training rows")
+    axes.set_ylabel("NLL of baseline − hidden\n(both with temperature; above 0: hidden is better)")
+    axes.legend(frameon=False)
+    save(figure, "study-rows")
+
+
+def save(figure, name: str) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
+        figure.savefig(ASSETS / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+
+
+if __name__ == "__main__":
+    draw_ece()
+    draw_rows()
