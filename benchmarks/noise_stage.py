@@ -24,7 +24,7 @@ from ebmcal.noise.lm_fit import LmSettings, fit_noise_lm
 from ebmcal.noise.store import NoiseStore
 from ebmcal.noise.texts import Texts
 from ebmcal.progress import Console
-from ebmcal.training.environment import use_bf16
+from ebmcal.training.runtime import use_bf16
 from timing import publish
 
 N_TEXTS, N_NOISE, WORDS, GOAL = 1000, 4000, (15, 25), 300

@@ -22,7 +22,7 @@ from ebmcal.noise import NoiseStream, online_stream
 from ebmcal.noise.masked_lm import MaskedLm
 from ebmcal.noise.mixture import OnlineStream
 from ebmcal.noise.texts import Texts
-from ebmcal.training.environment import use_bf16
+from ebmcal.training.runtime import use_bf16
 from timing import in_turns, publish
 
 #: The share of a step that online noise may take, and that of a masked LM, which runs a model.

@@ -29,7 +29,7 @@ from ebmcal.noise.causal_lm import NoiseLm
 from ebmcal.noise.lm_training import NoiseLmTrainer, collate
 from ebmcal.noise.masking import Layout, Markers
 from ebmcal.noise.sampler import sample
-from ebmcal.training.environment import reuse_freed_memory, use_bf16
+from ebmcal.training.runtime import reuse_freed_memory, use_bf16
 from timing import draw_texts, in_turns, peak, publish
 
 #: 20 words are about 26 tokens.

@@ -31,7 +31,7 @@ from ebmcal.methods.joint import MicroBatch, nce_data_term, nce_noise_term
 from ebmcal.modeling.energies import hidden
 from ebmcal.modeling.packing import Tokens, micro_batches, pack, padded_inputs, token_budget
 from ebmcal.modeling.pretrained import quiet
-from ebmcal.training.environment import use_bf16
+from ebmcal.training.runtime import use_bf16
 from timing import draw_texts, in_turns, peak, publish
 
 BATCH, NOISE_RATIO, PADDED = 32, 8, 128

@@ -14,7 +14,7 @@ _MODULES = {
     "AbstentionRule": "ebmcal.selective",
     "EbmcalError": "ebmcal.errors",
     "EnergyClassifier": "ebmcal.modeling.classifier",
-    "EnergyConfig": "ebmcal.training.config",
+    "EnergyConfig": "ebmcal.training.trainer",
     "EnergyTextClassifier": "ebmcal.sklearn",
     "EnergyTrainer": "ebmcal.training.trainer",
     "Ensemble": "ebmcal.prediction",
@@ -74,7 +74,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.selective import AbstentionRule as AbstentionRule
     from ebmcal.selective import fit_abstention as fit_abstention
     from ebmcal.sklearn import EnergyTextClassifier as EnergyTextClassifier
-    from ebmcal.training.config import EnergyConfig as EnergyConfig
+    from ebmcal.training.trainer import EnergyConfig as EnergyConfig
     from ebmcal.training.trainer import EnergyTrainer as EnergyTrainer
 else:  # hidden from type checkers, which would accept every misspelt name
 

@@ -21,10 +21,9 @@ from ebmcal.calibration.leakage import check_held_out
 from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import register_energy
-from ebmcal.modeling.classifier import EnergyClassifier
+from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, Text
 from ebmcal.modeling.energies import ENERGIES
 from ebmcal.modeling.packing import max_positions
-from ebmcal.modeling.predictor import Outputs, Predictor, Text
 from ebmcal.modeling.pretrained import check_directory, check_hub, default_device, quiet
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter

@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from ebmcal.modeling.classifier import EnergyClassifier
-from ebmcal.modeling.predictor import Predictor, tokenize
+from ebmcal.modeling.classifier import EnergyClassifier, Predictor, tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
 

@@ -16,7 +16,7 @@ from prediction_helpers import N_ROWS, TEXTS, read, save_model, working_director
 
 import ebmcal
 from ebmcal import EbmcalError, predict_file
-from ebmcal.modeling.predictor import Predictor
+from ebmcal.modeling.classifier import Predictor
 
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
 

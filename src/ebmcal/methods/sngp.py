@@ -20,8 +20,7 @@ from torch import Tensor, nn
 
 from ebmcal.errors import EbmcalError
 from ebmcal.methods.joint import Method
-from ebmcal.modeling.classifier import HEADS, last_layer
-from ebmcal.modeling.energies import hidden
+from ebmcal.modeling.energies import HEADS, hidden, last_layer
 
 if TYPE_CHECKING:
     from ebmcal.training.trainer import EnergyTrainer

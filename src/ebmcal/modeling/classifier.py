@@ -1,11 +1,12 @@
-"""`EnergyClassifier`: a stock sequence classifier with an energy. It is what is trained, saved and loaded.
+"""`EnergyClassifier`, a stock sequence classifier with an energy, and `Predictor`, the only prediction loop.
 
-`hidden` and `sharp-hidden` compute the energy from the logits and leave a plain checkpoint. `scalar` adds one linear
-layer on the features that enter the classifier's last layer; it is saved next to the checkpoint as
-`energy_head.safetensors`. `ebmcal.json` in the same directory names the energy.
+An `EnergyClassifier` is what is trained, saved and loaded: a plain checkpoint, `ebmcal.json` with the name of the
+energy, and, for an energy with its own weights, `energy_head.safetensors`. A `Predictor` runs texts through it for
+`Model.predict`, file and stdin prediction, the server, the check of an ONNX export, Ray workers and the evaluation
+during training. It sorts texts by length and packs them into batches under a token budget.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,20 +19,36 @@ from transformers import AutoModelForSequenceClassification
 from transformers.utils import ModelOutput
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.modeling.energies import ENERGIES
+from ebmcal.modeling.energies import ENERGIES, HEADS
 from ebmcal.modeling.packing import (
     PackedBatch,
+    Tokens,
     is_packable,
     mean_states,
+    micro_batches,
+    pack,
     packed_head,
     packed_layers,
     padded_inputs,
+    token_budget,
     use_packing,
 )
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.run_dir import read_card, update_card
 
 HEAD_FILE = "energy_head.safetensors"
+
+#: A text, or a pair of texts.
+Text = str | tuple[str, str]
+
+#: Tokens per batch: larger batches do not fit the CPU's cache.
+MAX_BATCH_TOKENS = 4096
+
+#: Texts per tokeniser call, which bounds its memory.
+TOKENIZE_BATCH = 2048
+
+#: Characters of a text that are tokenised per token that is kept: longer texts are cut first. Words rarely exceed it.
+CHARACTERS_PER_TOKEN = 20
 
 
 @dataclass
@@ -40,35 +57,7 @@ class EnergyOutput(ModelOutput):
 
     logits: Tensor = None  # [n, C]; ModelOutput needs defaults
     energies: Tensor = None  # [n], low = looks like data
-    features: Tensor | None = None  # [n, H], mean hidden states of the middle layer
-
-
-class ScalarHead(nn.Linear):
-    """The `scalar` energy (equation 3): a linear layer on the features that enter the last layer, [n, H] -> [n]."""
-
-    def __init__(self, encoder: nn.Module) -> None:
-        last = last_layer(encoder, "The scalar energy")
-        super().__init__(last.in_features, 1)
-        self._features: Any = None  # [n, H] of the last forward pass
-        last.register_forward_pre_hook(self._keep_features)
-
-    def energies(self, logits: Tensor) -> Tensor:
-        """Energies [n] of the last forward pass, in float32; the logits [n, C] are not used."""
-        features, self._features = self._features, None
-        with torch.autocast(features.device.type, enabled=False):
-            return self(features.float()).squeeze(-1)
-
-    def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        if inputs[0].dim() != 2:  # classifiers made from language models have logits at every position
-            raise EbmcalError(
-                "The scalar energy needs one feature vector per text, but this model has one per token. "
-                "Use hidden or sharp-hidden."
-            )
-        self._features = inputs[0]
-
-
-#: Energies with their own weights: name -> module with `energies(logits)`. Methods may add theirs (see `methods/sngp`).
-HEADS: dict[str, Callable[[nn.Module], Any]] = {"scalar": ScalarHead}
+    features: Tensor | None = None  # [n, H]
 
 
 class EnergyClassifier(nn.Module):
@@ -94,15 +83,17 @@ class EnergyClassifier(nn.Module):
     def config(self) -> Any:
         return self.encoder.config
 
-    def forward(self, texts: PackedBatch, *, features: bool = False, **_: Any) -> EnergyOutput:
-        """Logits, energies and, on request, middle-layer features of the texts, in their given order."""
-        logits, middle = self._run_packed(texts, features) if self.is_packed else self._run_padded(texts, features)
+    def forward(self, texts: PackedBatch, *, features: bool | str = False, **_: Any) -> EnergyOutput:
+        """Logits, energies and, on request, features of the texts, in their given order.
+
+        `features`: the mean hidden states of the middle layer (True) or of the last one ("last").
+        """
+        logits, states = self._run_packed(texts, features) if self.is_packed else self._run_padded(texts, features)
         logits = logits.float()
-        energies = self.energies(logits)
         return EnergyOutput(
             logits=texts.restore_order(logits),
-            energies=texts.restore_order(energies),
-            features=None if middle is None else texts.restore_order(mean_states(middle, texts)),
+            energies=texts.restore_order(self.energies(logits)),
+            features=texts.restore_order(mean_states(states, texts)) if features else None,
         )
 
     def energies(self, logits: Tensor) -> Tensor:
@@ -111,18 +102,19 @@ class EnergyClassifier(nn.Module):
             return self.energy_head.energies(logits)
         return ENERGIES[self.energy](logits, self.centered)
 
-    def _run_packed(self, texts: PackedBatch, features: bool) -> tuple[Tensor, Tensor | None]:
-        layers = packed_layers(self.encoder, texts, every=features)
-        return packed_head(self.encoder, texts, layers[-1]), layers[len(layers) // 2][0] if features else None
+    def _run_packed(self, texts: PackedBatch, features: bool | str) -> tuple[Tensor, Tensor]:
+        layers = packed_layers(self.encoder, texts, every=features is True)
+        chosen = layers[len(layers) // 2 if features is True else -1]
+        return packed_head(self.encoder, texts, layers[-1]), chosen[0]
 
-    def _run_padded(self, texts: PackedBatch, features: bool) -> tuple[Tensor, Tensor | None]:
+    def _run_padded(self, texts: PackedBatch, features: bool | str) -> tuple[Tensor, Tensor]:
         inputs = padded_inputs(self.encoder, texts)
-        output = self.encoder(**inputs, output_hidden_states=features)
+        output = self.encoder(**inputs, output_hidden_states=bool(features))
         if not features:
-            return output.logits, None
-        is_seq2seq = self.config.is_encoder_decoder
-        layers = output.encoder_hidden_states if is_seq2seq else output.hidden_states
-        return output.logits, layers[len(layers) // 2][inputs["attention_mask"].bool()]
+            return output.logits, output.logits
+        layers = output.encoder_hidden_states if self.config.is_encoder_decoder else output.hidden_states
+        chosen = layers[len(layers) // 2 if features is True else -1]
+        return output.logits, chosen[inputs["attention_mask"].bool()]
 
     def save_pretrained(
         self, directory: str | Path, card: dict[str, Any] | None = None, state_dict: dict[str, Tensor] | None = None
@@ -148,7 +140,8 @@ class EnergyClassifier(nn.Module):
                     directory, use_safetensors=True, dtype=torch.float32, trust_remote_code=trust_remote_code
                 )
             model = cls(encoder, str(card.get("energy", "hidden")), bool(card.get("centered", True)))
-            model.load_head(directory)
+            if model.energy_head is not None:
+                model.energy_head.load_state_dict(load_file(directory / HEAD_FILE))
         except EbmcalError:
             raise
         except Exception as error:
@@ -156,23 +149,96 @@ class EnergyClassifier(nn.Module):
             raise EbmcalError(f"{directory} is not a usable checkpoint: {reason}") from error
         return model
 
-    def load_head(self, directory: Path) -> None:
-        """Load the weights of the energy head, if there is one."""
-        if self.energy_head is not None:
-            self.energy_head.load_state_dict(load_file(Path(directory) / HEAD_FILE))
-
-
-def last_layer(encoder: nn.Module, user: str) -> nn.Linear:
-    """The linear layer that computes the logits; `user` is named in the error if there is none."""
-    n_labels = encoder.config.num_labels
-    layers = [m for m in encoder.modules() if isinstance(m, nn.Linear) and m.out_features == n_labels]
-    if not layers:
-        raise EbmcalError(
-            f"{user} needs the features that enter the last linear layer of the classifier, but "
-            f"{type(encoder).__name__} has no linear layer with {n_labels} outputs. Use hidden or sharp-hidden."
-        )
-    return layers[-1]
-
 
 def _select(prefix: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     return {k.removeprefix(prefix): v.contiguous() for k, v in weights.items() if k.startswith(prefix)}
+
+
+@dataclass(frozen=True)
+class Outputs:
+    """What a model computes for n texts, in float32."""
+
+    logits: np.ndarray  # [n, C]
+    energies: np.ndarray  # [n]
+    features: np.ndarray | None = None  # [n, H]
+
+
+class Predictor:
+    """An `EnergyClassifier` with its tokenizer. Not thread-safe: one caller at a time.
+
+    predictor = Predictor(classifier, tokenizer, max_length=128)
+    predictor(["a text", "another"]).logits  # [2, C]
+    """
+
+    def __init__(self, classifier: EnergyClassifier, tokenizer: Any, max_length: int) -> None:
+        self.classifier, self.tokenizer, self.max_length = classifier, tokenizer, max_length
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes, in the order of the logits."""
+        config = self.classifier.config
+        return tuple(str(config.id2label[i]) for i in range(config.num_labels))
+
+    def __call__(self, texts: Sequence[Text], **options: Any) -> Outputs:
+        """Predict texts, or pairs of texts; the options are those of `predict_tokens`."""
+        return self.predict_tokens(self.tokenize(texts), **options)
+
+    def tokenize(self, texts: Sequence[Text]) -> list[Tokens]:
+        """Token ids and segment ids of texts that are all single or all pairs, truncated to `max_length`."""
+        return tokenize(texts, self.tokenizer, self.max_length)
+
+    def predict_tokens(
+        self,
+        tokens: Sequence[Tokens],
+        *,
+        features: bool | str = False,
+        dropout_seed: int | None = None,
+        on_batch: Callable[[int], None] | None = None,
+    ) -> Outputs:
+        """Logits and energies of tokenised texts.
+
+        `features` as in `EnergyClassifier.forward`; `dropout_seed` keeps dropout on (one pass of Monte-Carlo dropout);
+        `on_batch(n)` is called after every batch of n texts, for progress bars.
+        """
+        classifier = self.classifier
+        device, budget = next(classifier.parameters()).device, min(MAX_BATCH_TOKENS, token_budget(classifier.config))
+        lengths = np.array([len(text.ids) for text in tokens], dtype=np.int64)
+        results: dict[str, np.ndarray] = {}
+        was_training = classifier.training
+        classifier.train(dropout_seed is not None)
+        try:
+            with torch.inference_mode(), torch.random.fork_rng(enabled=dropout_seed is not None):
+                if dropout_seed is not None:
+                    torch.manual_seed(dropout_seed)
+                for batch in micro_batches(lengths, budget):
+                    output = classifier(pack([tokens[i] for i in batch]).to(device), features=features)
+                    for name, value in output.items():
+                        array = value.cpu().numpy()
+                        results.setdefault(name, np.empty((len(tokens), *array.shape[1:]), np.float32))[batch] = array
+                    if on_batch:
+                        on_batch(len(batch))
+        finally:
+            classifier.train(was_training)
+        if not len(tokens):
+            return Outputs(np.empty((0, classifier.config.num_labels), np.float32), np.empty(0, np.float32))
+        return Outputs(results["logits"], results["energies"], results.get("features"))
+
+
+def tokenize(texts: Sequence[Text], tokenizer: Any, max_length: int) -> list[Tokens]:
+    """Token ids and segment ids of texts that are all single or all pairs, truncated to `max_length` tokens."""
+    limit = max_length * CHARACTERS_PER_TOKEN
+    tokens: list[Tokens] = []
+    for start in range(0, len(texts), TOKENIZE_BATCH):
+        part = texts[start : start + TOKENIZE_BATCH]
+        is_pair = not isinstance(part[0], str)
+        firsts = [text[0][:limit] if is_pair else text[:limit] for text in part]
+        seconds = [text[1][:limit] for text in part] if is_pair else None
+        encoded = tokenizer(
+            firsts, seconds, truncation=True, max_length=max_length, return_token_type_ids=True,
+            return_attention_mask=False,
+        )  # fmt: skip
+        tokens += [
+            Tokens(np.asarray(ids, dtype=np.int32), np.asarray(types, dtype=np.uint8))
+            for ids, types in zip(encoded["input_ids"], encoded["token_type_ids"], strict=True)
+        ]
+    return tokens

@@ -1,8 +1,8 @@
-"""Energies of a text, computed from the logits f(x) of a classifier: low energy = looks like data.
+"""The three energies of the paper; f(x) are the logits of a classifier. Low energy = looks like data.
 
-    hidden         Ê(x) = -(logsumexp_y f(x)[y] - log C)        equation 4 of the paper, centred
-    sharp-hidden   Ê(x) = -max_y f(x)[y]                        equation 5 of the paper
-    scalar         Ê(x) = g(features(x)), a linear layer        equation 3; see `ebmcal.modeling.classifier`
+    scalar         Ê(x) = g(enc(x)), a linear layer             equation 3
+    hidden         Ê(x) = -(logsumexp_y f(x)[y] - log C)        equation 4, centred
+    sharp-hidden   Ê(x) = -max_y f(x)[y]                        equation 5
 
 Why centred: at initialisation all logits are about 0, so the published -logsumexp f is about -log C. NCE starts from
 Ê = 0 (data and noise equally likely) only if that offset is removed; otherwise it first drags every logit down, which
@@ -12,9 +12,12 @@ equal logits and needs no centring. `centered=False` gives the published form.
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+
+from ebmcal.errors import EbmcalError
 
 
 def hidden(logits: Tensor, centered: bool = True) -> Tensor:
@@ -38,3 +41,43 @@ def sharp_hidden(logits: Tensor, centered: bool = True) -> Tensor:
 
 #: Energies that are functions of the logits alone.
 ENERGIES: dict[str, Callable[[Tensor, bool], Tensor]] = {"hidden": hidden, "sharp-hidden": sharp_hidden}
+
+
+class ScalarHead(nn.Linear):
+    """The `scalar` energy: a linear layer on the features that enter the classifier's last layer, [n, H] -> [n]."""
+
+    def __init__(self, encoder: nn.Module) -> None:
+        last = last_layer(encoder, "The scalar energy")
+        super().__init__(last.in_features, 1)
+        self._features: Any = None  # [n, H] of the last forward pass
+        last.register_forward_pre_hook(self._keep_features)
+
+    def energies(self, logits: Tensor) -> Tensor:
+        """Energies [n] of the last forward pass, in float32; the logits [n, C] are not used."""
+        features, self._features = self._features, None
+        with torch.autocast(features.device.type, enabled=False):
+            return self(features.float()).squeeze(-1)
+
+    def _keep_features(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        if inputs[0].dim() != 2:  # classifiers made from language models have logits at every position
+            raise EbmcalError(
+                "The scalar energy needs one feature vector per text, but this model has one per token. "
+                "Use hidden or sharp-hidden."
+            )
+        self._features = inputs[0]
+
+
+#: Energies with their own weights: name -> module with `energies(logits)`. Methods may add theirs (see `methods/sngp`).
+HEADS: dict[str, Callable[[nn.Module], Any]] = {"scalar": ScalarHead}
+
+
+def last_layer(encoder: nn.Module, user: str) -> nn.Linear:
+    """The linear layer that computes the logits; `user` is named in the error if there is none."""
+    n_labels = encoder.config.num_labels
+    layers = [m for m in encoder.modules() if isinstance(m, nn.Linear) and m.out_features == n_labels]
+    if not layers:
+        raise EbmcalError(
+            f"{user} needs the features that enter the last linear layer of the classifier, but "
+            f"{type(encoder).__name__} has no linear layer with {n_labels} outputs. Use hidden or sharp-hidden."
+        )
+    return layers[-1]

@@ -33,7 +33,7 @@ from ebmcal.noise.texts import NoiseSource, NoiseStream, Texts
 from ebmcal.noise.unrelated import OtherTexts
 from ebmcal.progress import Reporter, make_reporter
 from ebmcal.storage import TemporaryDirectory, fingerprint, locked, read_json, remove_temporary_files
-from ebmcal.training.environment import n_processes
+from ebmcal.training.runtime import n_processes
 
 #: Held-out noise texts: as many as test texts, within these limits.
 MIN_HELD_OUT, MAX_HELD_OUT = 50, 500

@@ -23,7 +23,7 @@ from ebmcal.noise.sampler import Sample, sample
 from ebmcal.noise.store import NoiseStore, Shard
 from ebmcal.noise.texts import TextPair, Texts
 from ebmcal.progress import Reporter
-from ebmcal.training.environment import use_bf16
+from ebmcal.training.runtime import use_bf16
 
 SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)")
 

@@ -31,9 +31,7 @@ from ebmcal.noise.lm_training import (
 from ebmcal.noise.texts import Texts
 from ebmcal.progress import Reporter
 from ebmcal.storage import atomic_write, fingerprint, locked, read_json, remove
-from ebmcal.training.callbacks import checkpoint_step, checkpoints
-from ebmcal.training.environment import use_bf16
-from ebmcal.training.fit import fit
+from ebmcal.training.runtime import checkpoint_step, checkpoints, fit, use_bf16
 
 #: The most passes over the texts without a number of steps.
 MAX_EPOCHS = 4

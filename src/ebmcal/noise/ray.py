@@ -21,7 +21,7 @@ from ebmcal.noise.causal_lm import CARD, NoiseLm
 from ebmcal.noise.generation import SamplingSettings, Sources, gather, generate_shard, load_for_sampling
 from ebmcal.noise.store import NoiseStore, Shard
 from ebmcal.noise.texts import Texts
-from ebmcal.training.environment import use_bf16
+from ebmcal.training.runtime import use_bf16
 
 #: Shards submitted at a time, which bounds the memory of their source texts.
 MAX_SHARDS = 2048

@@ -14,7 +14,7 @@ from torch import Tensor
 from ebmcal.noise.acceleration import Decoder, prepare_decoding, top_k_logits
 from ebmcal.noise.causal_lm import NoiseLm
 from ebmcal.noise.masking import Ids, Layout
-from ebmcal.training.environment import reuse_freed_memory
+from ebmcal.training.runtime import reuse_freed_memory
 
 #: New samples are started when more than this share of a batch has ended; if none are left, the ended ones are removed
 #: at the second share.

@@ -13,8 +13,7 @@ import numpy as np
 
 from ebmcal.data import stratified_folds, text_keys
 from ebmcal.errors import EbmcalError
-from ebmcal.modeling.classifier import EnergyClassifier
-from ebmcal.modeling.predictor import Predictor
+from ebmcal.modeling.classifier import EnergyClassifier, Predictor
 from ebmcal.modeling.pretrained import default_device
 from ebmcal.pipeline.trials import SplitRows, dataset_texts, make_predictions, train_model
 from ebmcal.pipeline.workspace import Workspace

@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.modeling.classifier import EnergyClassifier
+from ebmcal.modeling.classifier import MAX_BATCH_TOKENS, EnergyClassifier, Text, tokenize
 from ebmcal.modeling.packing import mean_states, micro_batches, pack, packed_layers, padded_inputs, token_budget
-from ebmcal.modeling.predictor import MAX_BATCH_TOKENS, Text, tokenize
 from ebmcal.modeling.pretrained import default_device, load_encoder
 from ebmcal.pipeline.cross_fit import SPLIT, plan_folds, uses_cross_fitting
 from ebmcal.pipeline.trials import SplitRows, dataset_texts, make_predictions, split_rows, train_sample

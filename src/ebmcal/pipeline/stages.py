@@ -21,9 +21,10 @@ from ebmcal.pipeline.workspace import Workspace, open_workspace, versions
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.reports import write_model_card, write_report
-from ebmcal.run_dir import RunDir, Trial, read_card
+from ebmcal.reports.histograms import energy_histogram
+from ebmcal.run_dir import RunDir, Trial, read_card, update_card
 from ebmcal.storage import write_json
-from ebmcal.training.environment import is_main_process
+from ebmcal.training.runtime import is_main_process
 
 #: Label issues that are stored and reported, at most.
 MAX_LABEL_ISSUES = 200
@@ -71,8 +72,10 @@ def conclude(work: Workspace) -> None:
     if work.noise:
         write_json(directory.noise_examples, work.noise.examples())
     write_json(directory.results, results)
-    for trial in predictions:
+    for trial, splits in predictions.items():
         if trial != FROZEN:
+            histogram = energy_histogram(splits)
+            update_card(directory.model(trial), histograms=histogram and histogram.to_json())
             write_model_card(directory.model(trial))
     work.reporter.info(f"report: {write_report(directory.root)}")
 

@@ -20,18 +20,15 @@ from ebmcal.calibration.sketch import FittingRows
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, register_energy
 from ebmcal.metrics import compute_metrics
-from ebmcal.modeling.classifier import EnergyClassifier
-from ebmcal.modeling.predictor import Predictor, Text
+from ebmcal.modeling.classifier import EnergyClassifier, Predictor, Text
 from ebmcal.modeling.pretrained import default_device, load_encoder, quiet
 from ebmcal.pipeline.workspace import Workspace, ood_fingerprint
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 from ebmcal.selective.ood import DISTANCES, fit_distance
 from ebmcal.storage import atomic_write, write_text
-from ebmcal.training.config import EnergyConfig
-from ebmcal.training.environment import device_batch_size, is_main_process, use_bf16
-from ebmcal.training.fit import fit
-from ebmcal.training.trainer import EnergyTrainer
+from ebmcal.training.runtime import device_batch_size, fit, is_main_process, use_bf16
+from ebmcal.training.trainer import EnergyConfig, EnergyTrainer
 
 #: Test rows that are evaluated during training, for the curves.
 CURVE_ROWS = 1000

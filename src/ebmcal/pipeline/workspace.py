@@ -19,8 +19,6 @@ from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise
 from ebmcal.progress import Reporter
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files, write_json, write_text
-from ebmcal.training.environment import device_batch_size, is_main_process, main_process_first, use_bf16
-from ebmcal.training.fit import check_trackers
 from ebmcal.training.recipe import (
     LM_BATCH_SIZE,
     LM_LEARNING_RATE,
@@ -29,6 +27,7 @@ from ebmcal.training.recipe import (
     TrainingSettings,
     resolve_training,
 )
+from ebmcal.training.runtime import check_trackers, device_batch_size, is_main_process, main_process_first, use_bf16
 
 #: Share of the training rows that `--calibration holdout` sets aside.
 HOLDOUT_SHARE = 0.1

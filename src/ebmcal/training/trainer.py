@@ -1,4 +1,4 @@
-"""`EnergyTrainer`: a `transformers.Trainer` that trains a classifier jointly with an energy-based model.
+"""`EnergyTrainer` trains a classifier jointly with an energy-based model; `EnergyConfig` has its arguments.
 
 `ebmcal run`, the scikit-learn estimator and users' own scripts all use this class. A step runs data and noise texts
 through the encoder together, in packed micro-batches whose memory is bounded; the terms of the loss come from a
@@ -8,9 +8,9 @@ through the encoder together, in packed micro-batches whose memory is bounded; t
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,24 +18,93 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, load_method
 from ebmcal.methods.joint import noise_auroc
-from ebmcal.modeling.classifier import EnergyClassifier, last_layer
+from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor
+from ebmcal.modeling.energies import last_layer
 from ebmcal.modeling.packing import TokenTable, token_budget
-from ebmcal.modeling.predictor import Outputs, Predictor
-from ebmcal.training.collator import EnergyCollator, EpochSampler, NoiseSchedule, NoiseStream, TrainingRows
-from ebmcal.training.config import EnergyConfig
-from ebmcal.training.datasets import default_length, noise_stream, token_table
-from ebmcal.training.recipe import MAX_LENGTH
+from ebmcal.training import recipe
+from ebmcal.training.collator import (
+    EnergyCollator,
+    EpochSampler,
+    NoiseSchedule,
+    TrainingRows,
+    default_length,
+    noise_stream,
+    token_table,
+)
+
+if TYPE_CHECKING:
+    from ebmcal.noise import NoiseStream
 
 #: A larger absolute energy means divergence, whatever the loss says.
 ENERGY_LIMIT = 1e4
 
 #: In a checkpoint: weights that are neither the encoder's nor the energy head's.
 AUXILIARY_FILE = "auxiliary.safetensors"
+
+
+@dataclass
+class EnergyConfig(TrainingArguments):
+    """Arguments of an `EnergyTrainer`: those of `transformers.TrainingArguments`, and:
+
+    - `method`: hidden, scalar, sharp-hidden, baseline or one of the controls (see `ebmcal.methods.METHODS`).
+    - `noise`: "splice" makes noise from the training texts as it is needed; "unrelated" and mixtures such as
+      "splice 0.8, unrelated 0.2" as well. Pass `noise=` to the trainer for texts from a language model.
+    - `noise_ratio`: noise texts per data text, the paper's K. A step costs 1 + K times a plain one.
+    - `energy_weight`: the paper's λ. It falls to 0 over the training unless `energy_schedule="constant"`.
+    - `noise_start`, `noise_every`: the share of the training without noise, then noise in every n-th step.
+
+    >>> EnergyConfig("out", method="hidden", use_cpu=True, report_to="none").noise_ratio
+    1
+    """
+
+    method: str = field(default="hidden", metadata={"help": "The training method."})
+    noise: str = field(default=recipe.NOISE, metadata={"help": "Noise sources that are made from the texts."})
+    noise_ratio: int = field(default=recipe.NOISE_RATIO, metadata={"help": "Noise texts per data text, K."})
+    energy_weight: float = field(default=recipe.ENERGY_WEIGHT, metadata={"help": "Weight of the NCE loss, λ."})
+    energy_schedule: str = field(default=recipe.ENERGY_SCHEDULE, metadata={"help": "linear: λ falls to 0."})
+    centered: bool = field(default=True, metadata={"help": "Centre the energy (False: as published)."})
+    noise_start: float = field(default=0.0, metadata={"help": "Share of the training without noise."})
+    noise_every: int = field(default=1, metadata={"help": "Noise in every n-th step after that."})
+    label_smoothing: float = field(default=recipe.LABEL_SMOOTHING, metadata={"help": "Of the smoothing methods."})
+    poscal_weight: float = field(default=recipe.POSCAL_WEIGHT, metadata={"help": "Weight of PosCal's term."})
+    poscal_bins: int = field(default=recipe.POSCAL_BINS, metadata={"help": "Bins of PosCal's posteriors."})
+    focal_gamma: float = field(default=recipe.FOCAL_GAMMA, metadata={"help": "Exponent of the focal loss."})
+    mixup_alpha: float = field(default=recipe.MIXUP_ALPHA, metadata={"help": "Mixup draws from Beta(a, a)."})
+    masked_lm_weight: float = field(default=recipe.MASKED_LM_WEIGHT, metadata={"help": "Auxiliary masked LM."})
+    manifold_on: float = field(default=recipe.MANIFOLD_ON, metadata={"help": "On-manifold step size."})
+    manifold_off: float = field(default=recipe.MANIFOLD_OFF, metadata={"help": "Off-manifold step size."})
+    manifold_mix: float = field(default=recipe.MANIFOLD_MIX, metadata={"help": "Share of the partner's label."})
+    l2_sp_weight: float = field(default=recipe.L2_SP_WEIGHT, metadata={"help": "Weight of the L2-SP penalty."})
+    head_learning_rate: float | None = field(default=None, metadata={"help": "Of the head, if different."})
+    max_length: int | None = field(default=None, metadata={"help": "Tokens per noise text. Default: as the data."})
+    tokens_per_micro_batch: int | None = field(default=None, metadata={"help": "Bounds memory."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Texts are needed to make noise."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Divergence stops the training."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        find_method(self.method)
+        if self.remove_unused_columns:
+            raise EbmcalError("EnergyConfig needs remove_unused_columns=False: noise is made from the text columns.")
+        if self.noise_ratio < 1 or self.noise_every < 1 or not 0 <= self.noise_start < 1:
+            raise EbmcalError(
+                "Expected noise_ratio >= 1, noise_every >= 1 and 0 <= noise_start < 1, got "
+                f"{self.noise_ratio}, {self.noise_every} and {self.noise_start}."
+            )
+        if self.energy_weight < 0 or self.energy_schedule not in ("constant", "linear"):
+            raise EbmcalError(
+                "Expected energy_weight >= 0 and energy_schedule constant or linear, got "
+                f"{self.energy_weight} and {self.energy_schedule!r}."
+            )
+
+    def energy_weight_at(self, progress: float) -> float:
+        """λ after a share of the training."""
+        return self.energy_weight * (1 - progress if self.energy_schedule == "linear" else 1.0)
 
 
 class EnergyTrainer(Trainer):
@@ -67,31 +136,32 @@ class EnergyTrainer(Trainer):
         eval_dataset: Any = None,
         processing_class: Any = None,
         *,
-        noise: NoiseStream | Any = None,
+        noise: "NoiseStream | Any" = None,
         card: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
-        args = EnergyConfig("ebmcal_output") if args is None else args
+        args = args or EnergyConfig("ebmcal_output")
         _check_arguments(model, args, data_collator, kwargs)
         args.label_names = ["labels"]
         info = find_method(args.method)
         self.method = load_method(args.method, args)
-        classifier = (
-            model if isinstance(model, EnergyClassifier) else EnergyClassifier(model, info.energy, args.centered)
-        )
-        self.method.prepare(classifier, processing_class)
-        self.classifier, self.card = classifier, dict(card or {})
+        if not isinstance(model, EnergyClassifier):
+            model = EnergyClassifier(model, info.energy, args.centered)
+        self.method.prepare(model, processing_class)
+        self.classifier, self.card = model, dict(card or {})
         self._means: dict[str, list[Tensor]] = defaultdict(list)
-        rows, collator = None, None
-        if train_dataset is not None:
-            tokens = token_table(train_dataset, processing_class, args.max_length)
-            stream = noise_stream(noise, train_dataset, args) if info.uses_noise else None
-            collator = _collator(tokens, train_dataset, stream, processing_class, classifier, args)
-            rows = _training_rows(len(train_dataset), args, uses_noise=info.uses_noise)
-        if collator is None:  # evaluation only
-            length = args.max_length or (default_length(processing_class) if processing_class else MAX_LENGTH)
-            collator = EnergyCollator(TokenTable([]), np.empty(0, np.int64), None, processing_class, length, 0)
-        super().__init__(classifier, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
+        rows, seed = None, args.seed if args.data_seed is None else args.data_seed
+        length = args.max_length or default_length(processing_class)
+        collator = EnergyCollator(TokenTable([]), np.empty(0, np.int64), None, processing_class, length, 0)
+        if train_dataset is not None:  # else for evaluation only
+            collator.tokens = token_table(train_dataset, processing_class, args.max_length)
+            collator.labels = _labels(train_dataset, model.config.num_labels)
+            collator.max_length = args.max_length or int(collator.tokens.lengths.max(initial=1))
+            collator.budget = args.tokens_per_micro_batch or token_budget(model.config)
+            if info.uses_noise:
+                collator.noise = noise_stream(noise, train_dataset, args.noise, seed)
+            rows = _training_rows(len(train_dataset), args, seed, uses_noise=info.uses_noise)
+        super().__init__(model, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
         if self.is_deepspeed_enabled:
             raise EbmcalError("EnergyTrainer runs several backward passes per step, unlike DeepSpeed. Use FSDP or DDP.")
         for callback in self.method.callbacks(self):
@@ -135,8 +205,7 @@ class EnergyTrainer(Trainer):
             self._means["noise_auroc"].append(noise_auroc(energies, is_noise))
             names = self.data_collator.noise.names
             for number, name in enumerate(names if len(names) > 1 else ()):
-                kept = (source == number) | ~is_noise
-                self._means[f"noise_auroc_{name}"].append(noise_auroc(energies[kept], is_noise[kept]))
+                self._means[f"noise_auroc_{name}"].append(noise_auroc(energies, is_noise, of=source == number))
 
     def compute_loss(
         self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
@@ -166,7 +235,11 @@ class EnergyTrainer(Trainer):
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """Add the means of the recorded values since the last line; values that are not finite stop the training."""
         if "loss" in logs:
-            logs |= {name: torch.stack(values).mean().item() for name, values in self._means.items()}
+            means = {name: torch.stack(values) for name, values in self._means.items()}
+            # A step may have no noise text of a source; its AUROC is then undefined.
+            rare = {name: values.nanmean() for name, values in means.items() if name.startswith("noise_auroc_")}
+            logs |= {name: values.mean().item() for name, values in means.items() if name not in rare}
+            logs |= {name: value.item() for name, value in rare.items() if not value.isnan()}
             self._means.clear()
             self._check_divergence(logs)
             logs.pop("largest_energy", None)
@@ -234,30 +307,17 @@ def _check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str
         raise EbmcalError(f"Expected a single-label classifier, got problem_type={model.config.problem_type!r}.")
 
 
-def _training_rows(n_rows: int, args: EnergyConfig, *, uses_noise: bool) -> TrainingRows:
+def _training_rows(n_rows: int, args: EnergyConfig, seed: int, *, uses_noise: bool) -> TrainingRows:
     device_batch = args.train_batch_size * args.world_size
     n_batches = n_rows // device_batch if args.dataloader_drop_last else math.ceil(n_rows / device_batch)
     steps_per_epoch = max(1, math.ceil(n_batches / args.gradient_accumulation_steps))
     n_steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * steps_per_epoch)
     noise = NoiseSchedule(args.noise_ratio if uses_noise else 0, round(args.noise_start * n_steps), args.noise_every)
-    batch_size = device_batch * args.gradient_accumulation_steps
-    seed = args.seed if args.data_seed is None else args.data_seed
-    return TrainingRows(n_rows, batch_size, steps_per_epoch, seed, noise)
+    return TrainingRows(n_rows, device_batch * args.gradient_accumulation_steps, steps_per_epoch, seed, noise)
 
 
-def _collator(
-    tokens: TokenTable, train: Any, stream: NoiseStream | None, tokenizer: Any, classifier: EnergyClassifier,
-    args: EnergyConfig,
-) -> EnergyCollator:  # fmt: skip
-    label = "labels" if "labels" in train.column_names else "label"
-    labels = _checked_labels(train[label], classifier.config.num_labels)
-    budget = args.tokens_per_micro_batch or token_budget(classifier.config)
-    max_length = args.max_length or int(tokens.lengths.max(initial=1))
-    return EnergyCollator(tokens, labels, stream, tokenizer, max_length, budget)
-
-
-def _checked_labels(values: Sequence[Any], n_labels: int) -> np.ndarray:
-    labels = np.asarray(values)
+def _labels(train: Any, n_labels: int) -> np.ndarray:
+    labels = np.asarray(train["labels" if "labels" in train.column_names else "label"])
     if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_labels:
         raise EbmcalError(f"Labels must be integers from 0 to {n_labels - 1}, the classes of the model.")
     return labels.astype(np.int64)

@@ -1,0 +1,241 @@
+"""Running a training on this machine: precision, processes of a torchrun, checkpoints, resuming, signals."""
+
+import contextlib
+import ctypes
+import importlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PrinterCallback, Trainer, TrainerCallback
+from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
+from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
+
+from ebmcal.errors import EbmcalError, Interrupted, unknown_name
+from ebmcal.modeling.pretrained import quiet
+from ebmcal.progress import Reporter
+from ebmcal.storage import explain_disk_errors
+
+#: Compares a product in bfloat16 with float32, in its own process: it may crash.
+_BF16_BENCHMARK = """
+import time, torch
+torch.set_num_threads(1)
+
+def seconds(dtype):
+    x, w = torch.ones(1024, 512, dtype=dtype), torch.ones(512, 512, dtype=dtype)
+    torch.nn.functional.linear(x, w)
+    start = time.perf_counter()
+    for _ in range(10):
+        torch.nn.functional.linear(x, w)
+    return time.perf_counter() - start
+
+print(min(seconds(torch.float32) for _ in range(3)) / min(seconds(torch.bfloat16) for _ in range(3)))
+"""
+
+#: bfloat16 is used by default if it is faster than float32 by this factor. Child processes find the measured one here.
+MIN_BF16_SPEEDUP = 1.2
+_BF16_VARIABLE = "EBMCAL_BF16_SPEEDUP"
+
+#: Written into a checkpoint once it is complete; a checkpoint without it was interrupted and is ignored.
+COMPLETE_FILE = "complete"
+
+#: Experiment trackers whose run stays open after a training, and the function of their package that closes it.
+_CLOSE_TRACKER = {"wandb": "finish", "swanlab": "finish", "comet_ml": "end"}
+
+
+def bf16_speedup() -> float:
+    """How much faster a matrix product is in bfloat16 than in float32 on this CPU; 0 if it crashes.
+
+    CPU flags are not enough: some virtual machines announce AMX and kill a process that uses it, and emulated bfloat16
+    is twenty times slower.
+    """
+    if _BF16_VARIABLE not in os.environ:
+        result = subprocess.run([sys.executable, "-c", _BF16_BENCHMARK], capture_output=True, text=True, check=False)
+        os.environ[_BF16_VARIABLE] = result.stdout.strip() if result.returncode == 0 else "0"
+    return float(os.environ[_BF16_VARIABLE])
+
+
+def use_bf16(precision: str) -> bool:
+    """Whether to train in bfloat16; `auto` uses it if the hardware is faster with it."""
+    if precision == "fp32":
+        return False
+    if torch.cuda.is_available():
+        return precision == "bf16" or torch.cuda.is_bf16_supported(including_emulation=False)
+    if precision == "bf16":
+        if not bf16_speedup():
+            raise EbmcalError(
+                "bfloat16 crashes on this CPU (seen on virtual machines with AMX). Use --set precision=fp32; "
+                "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16 disables AMX."
+            )
+        return True
+    probes = (getattr(torch.cpu, name, None) for name in ("_is_avx512_bf16_supported", "_is_amx_tile_supported"))
+    return any(probe() for probe in probes if probe is not None) and bf16_speedup() > MIN_BF16_SPEEDUP
+
+
+def n_processes() -> int:
+    """The number of processes of a torchrun."""
+    return int(os.environ.get("WORLD_SIZE", "1"))
+
+
+def is_main_process() -> bool:
+    """Whether this is the first process of a torchrun, or the only one."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+@contextlib.contextmanager
+def main_process_first() -> Iterator[None]:
+    """The main process runs the block first; the others then find what it wrote."""
+    if n_processes() == 1:
+        yield
+        return
+    from accelerate import PartialState
+
+    with PartialState(cpu=not torch.cuda.is_available()).main_process_first():
+        yield
+
+
+def device_batch_size(batch_size: int) -> int:
+    """The share of a batch that each process gets."""
+    if batch_size % n_processes():
+        raise EbmcalError(f"A batch of {batch_size} cannot be divided among {n_processes()} processes.")
+    return batch_size // n_processes()
+
+
+@cache
+def reuse_freed_memory() -> bool:
+    """Let glibc keep freed memory instead of returning it to the system after each step; False without glibc.
+
+    The system clears every page it hands out, which takes about a tenth of a training step on CPU.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    mmap_max, trim_threshold, top_pad = -4, -1, -2  # constants of malloc.h
+    settings = ((mmap_max, 0), (trim_threshold, 1 << 30), (top_pad, 1 << 27))
+    return mallopt is not None and all(mallopt(option, value) for option, value in settings)
+
+
+def checkpoint_step(checkpoint: Path) -> int:
+    """The step after which a checkpoint was written.
+
+    >>> checkpoint_step(Path("checkpoint-12"))
+    12
+    """
+    return int(checkpoint.name.rpartition("-")[2])
+
+
+def checkpoints(directory: Path) -> list[Path]:
+    """The complete checkpoints of a training, oldest first."""
+    found = [path.parent for path in directory.glob(f"{PREFIX_CHECKPOINT_DIR}-*/{COMPLETE_FILE}")]
+    return sorted(found, key=checkpoint_step)
+
+
+def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
+    """Train to the end, from the newest complete checkpoint if there is one.
+
+    SIGINT and SIGTERM save a checkpoint and raise `Interrupted`; the same call then continues.
+    """
+    reuse_freed_memory()
+    directory, total = Path(trainer.args.output_dir), trainer.args.max_steps
+    start = next(reversed(checkpoints(directory)), None)
+    done = checkpoint_step(start) if start else 0
+    if trainer.is_world_process_zero():
+        for path in directory.glob("checkpoint-*"):  # interrupted while writing: the Trainer would count them
+            if checkpoint_step(path) > done:
+                shutil.rmtree(path)
+    if start:
+        reporter.info(f"{title}: continuing at step {done} of {total}")
+    trainer.remove_callback(PrinterCallback)
+    with quiet(), reporter.stage(title, total) as advance, stop_on_signal() as stopper:
+        advance(done)
+        trainer.add_callback(_Progress(advance, done))
+        trainer.add_callback(stopper)
+        try:
+            with explain_disk_errors(directory):
+                trainer.train(resume_from_checkpoint=str(start) if start else None)
+        finally:
+            for name in set(trainer.args.report_to) & _CLOSE_TRACKER.keys():
+                getattr(importlib.import_module(name), _CLOSE_TRACKER[name])()
+    if stopper.stopped and trainer.state.global_step < total:
+        raise Interrupted(
+            f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
+            "Run the same command again to continue."
+        )
+    if not trainer.is_fsdp_enabled and not all(p.isfinite().all() for p in trainer.model.parameters()):
+        raise EbmcalError(f"{title}: training diverged: weights are not finite. Try a lower learning rate.")
+
+
+class _Progress(TrainerCallback):
+    """Calls `advance(n_steps, note)` after each step."""
+
+    def __init__(self, advance: Callable[..., None], start: int) -> None:
+        self.advance, self.last, self.notes = advance, start, dict[str, str]()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        self.advance(state.global_step - self.last, ", ".join(self.notes.values()))
+        self.last = state.global_step
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        for name in {"loss", "noise_auroc"} & (logs or {}).keys():
+            self.notes[name] = f"{name.replace('_auroc', ' AUROC')} {(logs or {})[name]:.3f}"
+
+
+class _CompleteOrStop(TrainerCallback):
+    """Marks checkpoints that all processes have written; after a signal, saves one and stops at the same step."""
+
+    stopped = False
+
+    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        from accelerate import PartialState
+
+        PartialState().wait_for_everyone()
+        if state.is_world_process_zero:
+            (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / COMPLETE_FILE).touch()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if args.world_size > 1:
+            from accelerate.utils import reduce
+
+            self.stopped = bool(reduce(torch.tensor(float(self.stopped), device=args.device), "sum").item())
+        if self.stopped:
+            control.should_save = control.should_training_stop = True
+
+
+@contextlib.contextmanager
+def stop_on_signal() -> Iterator[_CompleteOrStop]:
+    """A callback that finishes the step, saves a checkpoint and stops on SIGINT or SIGTERM.
+
+    A second signal has its usual effect. Signals arrive in the main thread only; elsewhere there are none.
+    """
+    callback, previous = _CompleteOrStop(), dict[int, Any]()
+
+    def stop(number: int, _: Any) -> None:
+        callback.stopped = True
+        signal.signal(number, previous[number])
+
+    if threading.current_thread() is threading.main_thread():
+        previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield callback
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Raise for experiment trackers that the Trainer does not know or that are not installed."""
+    for name in names:
+        if name not in INTEGRATION_TO_CALLBACK:
+            raise unknown_name("experiment tracker", name, INTEGRATION_TO_CALLBACK)
+        try:
+            INTEGRATION_TO_CALLBACK[name]()
+        except (ImportError, RuntimeError) as error:
+            raise EbmcalError(
+                f"The experiment tracker {name} cannot be used: {' '.join(str(error).split())}"
+            ) from error
