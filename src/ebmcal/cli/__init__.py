@@ -10,11 +10,13 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
@@ -58,24 +60,38 @@ COMMANDS: dict[str, Command] = {
 }
 
 
+class Overview(TyperGroup):
+    """Lists the commands by panel. Help is plain text: drawing it with rich would take three times as long."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for panel in (TRAIN, EVALUATE, USE):
+            names = dict.fromkeys(name.split()[0] for name, command in COMMANDS.items() if command.panel == panel)
+            with formatter.section(panel):
+                formatter.write_dl([(name, self.commands[name].help) for name in names])
+
+
 def build_app(requested: str | None = None) -> typer.Typer:
     """The app with the requested command imported and the others as stubs for the overview."""
     app = typer.Typer(
         name="ebmcal",
-        help="Text classifiers whose probabilities can be trusted.",
+        help="Text classifiers whose probabilities can be trusted. `ebmcal COMMAND --help` describes a command.",
+        cls=Overview,
         no_args_is_help=True,
-        rich_markup_mode="markdown",
+        rich_markup_mode=None,
         pretty_exceptions_enable=False,
+        context_settings={"max_content_width": 100},
     )
     groups: dict[str, typer.Typer] = {}
     for name, command in COMMANDS.items():
         group, _, leaf = name.rpartition(" ")
         if group and group not in groups:
-            groups[group] = typer.Typer(no_args_is_help=True)
-            app.add_typer(groups[group], name=group, help="Noise texts for training.", rich_help_panel=command.panel)
-        function = _load(command) if name == requested else _stub
-        parent, panel = (groups[group], None) if group else (app, command.panel)
-        parent.command(leaf, help=command.help, rich_help_panel=panel)(function)
+            groups[group] = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
+            app.add_typer(groups[group], name=group, help="Noise texts for training.")
+        parent = groups[group] if group else app
+        if name == requested:
+            parent.command(leaf)(_load(command))  # its docstring is the help
+        else:
+            parent.command(leaf, help=command.help)(_stub)
     app.callback()(_version)
     return app
 
@@ -130,9 +146,26 @@ def _load(command: Command) -> Callable[..., None]:
     @functools.wraps(function)
     def checked(*arguments: Any, **options: Any) -> None:
         require_extra(command.extra, *command.needs)
-        function(*arguments, **options)
+        with _plain_warnings():
+            function(*arguments, **options)
 
     return checked
+
+
+@contextlib.contextmanager
+def _plain_warnings() -> Iterator[None]:
+    """Print each `UserWarning` once, as a line without its place in the code; others are not for users."""
+    shown = set()
+
+    def show(message: Warning | str, category: type[Warning], *_: Any, **__: Any) -> None:
+        if issubclass(category, UserWarning) and str(message) not in shown:
+            shown.add(str(message))
+            typer.echo(f"Warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        warnings.showwarning = show
+        yield
 
 
 def _stub() -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ebmcal.cli.calibrate import predict_raw, print_warnings
+from ebmcal.cli.calibrate import predict_raw
 from ebmcal.errors import EbmcalError
 
 
@@ -52,29 +52,28 @@ def abstain(
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
     from ebmcal.run_dir import CARD_FILE
     from ebmcal.selective import fit_abstention, save_rule
-    from ebmcal.selective.for_model import predictions_for_rule
+    from ebmcal.selective.fitting import predictions_for_rule
 
     _check_options(model, predictions, data, output)
-    with print_warnings():
-        rows = predictions if data is None or model is None else predict_raw(model, data, label_column)
-        assert rows is not None  # checked by _check_options
-        rule = fit_abstention(
-            rows, max_error=max_error, confidence=confidence, score=score, coverage=coverage, sets=sets, ood=ood,
-            ood_score=ood_score, answer_ood=answer_ood, model=model, training=training, normalize=normalize,
-        )  # fmt: skip
-        lines = rule.describe()
-        if evaluate is not None:
-            others = predictions_for_rule(model, evaluate, rule, normalize=normalize)
-            lines += [f"On {evaluate}: {line}" for line in rule.evaluate(others)]
-        for line in lines:
-            typer.echo(line)
-        if model is not None:
-            replaced = _describe_stored(model)
-            save_rule(model, rule)
-            typer.echo(f"{replaced}Stored in {model / CARD_FILE}.")
-        if output is not None:
-            rule.write(output)
-            typer.echo(f"Written to {output}.")
+    rows = predictions if data is None or model is None else predict_raw(model, data, label_column)
+    assert rows is not None  # checked by _check_options
+    rule = fit_abstention(
+        rows, max_error=max_error, confidence=confidence, score=score, coverage=coverage, sets=sets, ood=ood,
+        ood_score=ood_score, answer_ood=answer_ood, model=model, training=training, normalize=normalize,
+    )  # fmt: skip
+    lines = rule.describe()
+    if evaluate is not None:
+        others = predictions_for_rule(model, evaluate, rule, normalize=normalize)
+        lines += [f"On {evaluate}: {line}" for line in rule.evaluate(others)]
+    for line in lines:
+        typer.echo(line)
+    if model is not None:
+        replaced = _describe_stored(model)
+        save_rule(model, rule)
+        typer.echo(f"{replaced}Stored in {model / CARD_FILE}.")
+    if output is not None:
+        rule.write(output)
+        typer.echo(f"Written to {output}.")
 
 
 def _describe_stored(model: Path) -> str:

@@ -1,8 +1,5 @@
 """`ebmcal calibrate`: fit a calibrator on held-out rows; store it with a model or apply it to prediction files."""
 
-import contextlib
-import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -45,20 +42,19 @@ def calibrate(
     from ebmcal.calibration import apply_to_file
 
     _check_options(model, predictions, data, fold, save, load, apply, output)
-    with print_warnings():
-        if load is not None:
-            fitted = _load(load)
-        elif model is None:
-            fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
-        else:
-            rows = predictions if data is None else predict_raw(model, data, label_column)
-            fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
-        if save is not None:
-            fitted.save(save)
-            typer.echo(f"Calibrator written to {save}.")
-        if apply is not None and output is not None:
-            done = apply_to_file(fitted, apply, output, normalize=normalize)
-            typer.echo(f"{done.n_rows:,} calibrated rows of {apply} written to {output}.")
+    if load is not None:
+        fitted = _load(load)
+    elif model is None:
+        fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
+    else:
+        rows = predictions if data is None else predict_raw(model, data, label_column)
+        fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
+    if save is not None:
+        fitted.save(save)
+        typer.echo(f"Calibrator written to {save}.")
+    if apply is not None and output is not None:
+        done = apply_to_file(fitted, apply, output, normalize=normalize)
+        typer.echo(f"{done.n_rows:,} calibrated rows of {apply} written to {output}.")
 
 
 def _check_options(
@@ -148,15 +144,3 @@ def predict_raw(model: Path, data: Path, label_column: str) -> "Predictions":
     from ebmcal.model import load
 
     return load(model).predict(data, label_column=label_column, calibrated=False, progress=None)
-
-
-@contextlib.contextmanager
-def print_warnings() -> Iterator[None]:
-    """Print warnings as one line each on standard error, without source lines."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            yield
-        finally:
-            for text in dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning)):
-                typer.echo(f"Warning: {text}", err=True)

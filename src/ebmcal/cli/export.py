@@ -26,14 +26,12 @@ def export(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an earlier export.")] = False,
 ) -> None:
     """Write a model as ONNX with its temperature; it is kept only if it agrees with PyTorch to 1e-4."""
-    from ebmcal.cli.calibrate import print_warnings
     from ebmcal.export import export_onnx
 
-    with print_warnings():
-        done = export_onnx(
-            model, onnx, energy=energy, int8=int8, data=data, text_column=text_column,
-            text_pair_column=text_pair_column, label_column=label_column, max_rows=max_rows, overwrite=overwrite,
-        )  # fmt: skip
+    done = export_onnx(
+        model, onnx, energy=energy, int8=int8, data=data, text_column=text_column,
+        text_pair_column=text_pair_column, label_column=label_column, max_rows=max_rows, overwrite=overwrite,
+    )  # fmt: skip
     typer.echo(str(done))
 
 

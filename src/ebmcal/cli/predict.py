@@ -49,7 +49,6 @@ def predict(
     An interrupted command continues when it is run again. Exit codes: 0 done (bad rows are kept with their error), 1
     error, 2 wrong usage, 130 interrupted.
     """
-    from ebmcal.cli.calibrate import print_warnings
     from ebmcal.prediction.job import check_paths, predict_file
     from ebmcal.selective import AbstentionRule
 
@@ -66,13 +65,12 @@ def predict(
         return
     check_paths(source, output, overwrite, engine=engine, **formats)
     chosen = AbstentionRule.read(rule) if rule else None
-    with print_warnings():
-        model = _load(directories, mc_dropout, warn=not (raw or no_rule or rule))
-        done = predict_file(
-            model, source, output, calibrated=not raw, rule=chosen or (None if raw or no_rule else "model"),
-            strict=strict, overwrite=overwrite, escape_formulas=escape_formulas,
-            engine=engine, workers=workers, ray_address=ray_address, **formats, **columns,  # type: ignore[arg-type]
-        )  # fmt: skip
+    model = _load(directories, mc_dropout, warn=not (raw or no_rule or rule))
+    done = predict_file(
+        model, source, output, calibrated=not raw, rule=chosen or (None if raw or no_rule else "model"),
+        strict=strict, overwrite=overwrite, escape_formulas=escape_formulas,
+        engine=engine, workers=workers, ray_address=ray_address, **formats, **columns,  # type: ignore[arg-type]
+    )  # fmt: skip
     typer.echo(f"{'standard output' if output is None else output}: {_summary_text(done)}", err=output is None)
 
 

@@ -24,7 +24,6 @@ def robustness(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")] = None,
 ) -> None:
     """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
-    from ebmcal.cli.calibrate import print_warnings
     from ebmcal.robustness import test_robustness
     from ebmcal.storage import check_writable, write_text
 
@@ -32,12 +31,11 @@ def robustness(
         if path is not None:
             check_writable(path, option)
     names = None if perturbations is None else [name.strip() for name in perturbations.split(",") if name.strip()]
-    with print_warnings():
-        found = test_robustness(
-            model, data, baseline=baseline, perturbations=names, suites=suite or (), use_builtin_suites=builtin,
-            text_column=text_column, text_pair_column=text_pair_column, label_column=label_column, max_rows=max_rows,
-            seed=seed,
-        )  # fmt: skip
+    found = test_robustness(
+        model, data, baseline=baseline, perturbations=names, suites=suite or (), use_builtin_suites=builtin,
+        text_column=text_column, text_pair_column=text_pair_column, label_column=label_column, max_rows=max_rows,
+        seed=seed,
+    )  # fmt: skip
     typer.echo(str(found))
     if json_file is not None:
         write_text(json_file, found.to_json() + "\n")
