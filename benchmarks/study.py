@@ -21,11 +21,15 @@ from sklearn.metrics import log_loss, roc_auc_score
 import ebmcal
 from ebmcal.calibration import TemperatureScaling
 from ebmcal.evaluation import evaluate
+from ebmcal.metrics import ece_classwise, ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 
 #: The committed tables.
-TABLES = ("results", "detection", "comparisons", "calibration")
+TABLES = ("results", "detection", "comparisons", "calibration", "temperatures")
+
+#: Folds of cross-fitted trials.
+N_FOLDS = 5
 
 #: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
 SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
@@ -135,14 +139,16 @@ def gather(options: Any) -> None:
             "detection": evaluation.detection,
             "comparisons": evaluation.comparisons,
             "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
+            "temperatures": pd.DataFrame([row for trial in run.trials for row in temperature_results(run, trial)]),
         }
         for name, frame in found.items():
             frames[name].append(frame.assign(**about))
         for trial in run.trials:
             keep_predictions(run.directory, trial, target / "predictions" / path.parent.name)
     for name, parts in frames.items():
-        if parts:
-            table = pd.concat(parts, ignore_index=True)
+        filled = [part for part in parts if len(part)]
+        if filled:
+            table = pd.concat(filled, ignore_index=True)
             table.to_csv(target / f"{name}.csv", index=False, float_format="%.6g")
 
 
@@ -174,6 +180,37 @@ def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
             if p.energies is not None and other.energies is not None:
                 row[f"auroc_{split}_by_energy"] = roc_auc_score(is_other, np.r_[p.energies, other.energies])
     return row
+
+
+def temperature_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
+    """Of cross-fitted trials: test results with temperatures from all folds, from one fold, and from extra rows."""
+    if "out_of_fold" not in run.directory.splits(trial):
+        return []
+    test, folds = (run.predictions(trial.method, split, trial.seed) for split in ("test", "out_of_fold"))
+    sources = {
+        "out-of-fold rows of all folds": folds,
+        "out-of-fold rows of one fold": folds.rows(np.arange(len(folds) // N_FOLDS)),  # stored fold by fold
+        "calibration split": run.predictions(trial.method, "calibration", trial.seed),
+        "test rows (the best possible)": test,
+    }
+    rows = []
+    for name, source in {"none": None, **sources}.items():
+        fitted = None if source is None else TemperatureScaling().fit(source.logits, source.labels)
+        probs = test.probs if fitted is None else fitted.predict_proba(test.logits)
+        rows.append(
+            {
+                "model": trial.name,
+                **trial_columns(trial.name),
+                "fitted_on": name,
+                "n_rows": 0 if source is None else len(source),
+                "temperature": 1.0 if fitted is None else fitted.temperature_,
+                "accuracy": float((probs.argmax(axis=1) == test.labels).mean()),
+                "ece_classwise": ece_classwise(test.labels, probs=probs),
+                "ece_top_label": ece_top_label(test.labels, probs=probs),
+                "nll": log_loss(test.labels, probs, labels=np.arange(probs.shape[1])),
+            }
+        )
+    return rows
 
 
 def trial_columns(name: str) -> dict[str, Any]:

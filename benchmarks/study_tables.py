@@ -209,16 +209,13 @@ def recipe() -> str:
 
 def cross_fit() -> str:
     """Cross-fitted temperature next to a temperature from the calibration split."""
-    cells = Cells("cross_fit")
-    rows = []
-    for task in dict.fromkeys(cells.table["task"]) if len(cells.table) else ():
-        for calibrator in (None, "temperature (dev)", "temperature (cross-fit)"):
-            row = cells.row(task, "baseline", calibrator, "nll")
-            if row is not None:
-                values = (cells.value(task, "baseline", calibrator, m) for m in
-                          ("accuracy", "ece_classwise", "ece_top_label", "nll"))  # fmt: skip
-                rows.append([task, f"{int(row['n_train']):,}", title("baseline", calibrator), *map(short, values)])
-    return markdown(["task", "rows", "method", "accuracy", "class-wise ECE", "top-label ECE", "NLL"], rows)
+    header = ["task, rows", "fitted on", "rows", "T", "accuracy", "class-wise ECE", "top-label ECE", "NLL"]
+    rows = [
+        [r.task, r.fitted_on, f"{r.n_rows:,}", f"{r.temperature:.2f}", short(r.accuracy), short(r.ece_classwise),
+         short(r.ece_top_label), short(r.nll)]
+        for r in load("cross_fit", "temperatures").itertuples()
+    ]  # fmt: skip
+    return markdown(header, rows)
 
 
 def label_issues() -> str:

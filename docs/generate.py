@@ -144,6 +144,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed, **study_blocks(),
 }  # fmt: skip
 
+PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted(DOCS.rglob("*.md"))]
+
 _MARKERS = re.compile(rf"<!-- ({'|'.join(BLOCKS)}) -->\n.*?<!-- end -->", re.DOTALL)
 
 
@@ -154,7 +156,7 @@ def filled(text: str) -> str:
 
 def outdated() -> dict[Path, str]:
     """The pages that are not up to date, with the text they should have."""
-    pages = {path: path.read_text(encoding="utf-8") for path in [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]}
+    pages = {path: path.read_text(encoding="utf-8") for path in PAGES}
     return {path: new for path, old in pages.items() if (new := filled(old)) != old}
 
 

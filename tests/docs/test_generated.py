@@ -22,7 +22,7 @@ def test_pages_are_up_to_date(generate):
 
 
 def test_every_block_is_used(generate):
-    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs").rglob("*.md"))
+    text = "".join(path.read_text(encoding="utf-8") for path in generate.PAGES)
     assert all(f"<!-- {name} -->" in text for name in generate.BLOCKS)
 
 
