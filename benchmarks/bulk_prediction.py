@@ -117,7 +117,7 @@ def run_sorted_loop(model: Path, texts: list[str]) -> np.ndarray:
 
 
 def run_int8(directory: Path, texts: list[str]) -> np.ndarray:
-    from ebmcal.export.session import INT8, OnnxSession
+    from ebmcal.export.onnx import INT8, OnnxSession
     from ebmcal.predictions.arrays import softmax
 
     os.environ["OMP_NUM_THREADS"] = str(THREADS)

@@ -27,7 +27,7 @@ from ebmcal.modeling.packing import max_positions
 from ebmcal.modeling.pretrained import check_directory, check_hub, default_device, quiet
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
-from ebmcal.run_dir import RunDir, Trial, read_card, weights_fingerprint
+from ebmcal.run_dir import read_card, recommended_model, weights_fingerprint
 from ebmcal.selective import AbstentionRule, fit_abstention, read_rule, save_rule
 from ebmcal.storage import PathLike, atomic_write, read_json
 
@@ -282,7 +282,7 @@ def find_model(name: PathLike) -> Path:
     """The model directory: given, the recommended one of a run, or downloaded from the hub."""
     folder = Path(name).expanduser()
     if (folder / "config.yaml").is_file():
-        return _recommended_model(folder)
+        return recommended_model(folder)
     if folder.is_dir():
         return folder
     if isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or folder.exists():
@@ -301,13 +301,6 @@ def find_model(name: PathLike) -> Path:
             f"{name!r} is not a local directory and could not be loaded from the hub: {reason} The models of a run are "
             "in RUN/trials/METHOD-seedN/model."
         ) from error
-
-
-def _recommended_model(run: Path) -> Path:
-    recommended = read_json(RunDir(run).results).get("recommended") if RunDir(run).results.is_file() else None
-    if not recommended:
-        raise EbmcalError(f"The run {run} has no recommended model yet. Finish it, or name a model in {run}/trials.")
-    return RunDir(run).model(Trial.parse(recommended["trial"]))
 
 
 def _check_classifier(folder: Path) -> None:

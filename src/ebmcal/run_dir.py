@@ -109,6 +109,15 @@ class RunDir:
         return (cls(Path(found[1])), Trial.parse(found[2])) if found else None
 
 
+def recommended_model(run: PathLike) -> Path:
+    """The directory of the recommended model of a run."""
+    directory = RunDir(Path(run))
+    recommended = read_json(directory.results).get("recommended") if directory.results.is_file() else None
+    if not recommended:
+        raise EbmcalError(f"The run {run} has no recommended model yet. Finish it, or name a model in {run}/trials.")
+    return directory.model(Trial.parse(recommended["trial"]))
+
+
 def predictions_of_model(model: PathLike, split: str) -> Path | None:
     """The predictions of a split in the run that a model directory belongs to; None if there are none."""
     place = RunDir.containing(model)

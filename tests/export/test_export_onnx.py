@@ -17,7 +17,7 @@ import ebmcal
 from ebmcal import EbmcalError, EnergyClassifier, TemperatureScaling, export_onnx
 from ebmcal.calibration import make_calibrator, save_calibrator
 from ebmcal.cli import main
-from ebmcal.export.session import INT8, OnnxSession
+from ebmcal.export.onnx import INT8, OnnxSession
 from tiny_models import SENTENCES, make_encoder, make_wordpiece, save_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rows are few")
@@ -51,10 +51,10 @@ def exported(model):
 def written_before(exported, monkeypatch):
     """Use the graph that was exported before: writing one takes seconds."""
 
-    def write_graph(path, classifier, **_):
+    def write_graph(path, *_):
         shutil.copy(exported.directory / "model.onnx", path)
 
-    monkeypatch.setattr("ebmcal.export.graph.write_graph", write_graph)
+    monkeypatch.setattr("ebmcal.export.onnx.write_graph", write_graph)
 
 
 def softmax(logits):
@@ -170,11 +170,10 @@ def test_a_folded_temperature(tmp_path):
         ("a.txt", {}, "expected a directory"),
         ("new", {"data": Path("absent.csv")}, "does not exist"),
         ("new", {"data": None}, "not part of a run.*--data FILE"),
-        ("new", {"max_rows": 0}, "--max-rows"),
     ],
 )
 def test_mistakes_are_reported_before_a_model_is_loaded(directory, options, words, model, tmp_path, monkeypatch):
-    monkeypatch.setattr("ebmcal.model.load", lambda *_, **__: pytest.fail("loaded"))
+    monkeypatch.setattr("ebmcal.export.onnx.load", lambda *_, **__: pytest.fail("loaded"))
     for name, file in (("mine", "cat.png"), ("done", "export.json")):
         (tmp_path / name).mkdir()
         (tmp_path / name / file).touch()

@@ -35,7 +35,9 @@ def test_the_log_has_every_answer_and_texts_only_on_request(model, tmp_path, log
         classify(app, {"inputs": 3})
     with running(create_app({"films": model}, log_file=path)) as app:  # appended to
         results += classify(app, {"inputs": "the film"}).json()["results"]
-    metrics, rows = app.state.service.metrics.text().decode(), read_rows(path)
+        while 'outcome="written"' not in (metrics := call(app, "GET", "/metrics").text):
+            threading.Event().wait(0.01)
+    rows = read_rows(path)
     assert [row["id"] for row in rows] == [result["id"] for result in results]
     assert len({row["id"] for row in rows}) == 3
     assert ("secretword" in path.read_text()) == log_texts
@@ -68,9 +70,9 @@ def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkey
     path, go = tmp_path / "log.jsonl", threading.Event()
     app = create_app({"films": model}, log_file=path)
     answer_log = app.state.service.answer_log
-    write = answer_log._append
-    monkeypatch.setattr(answer_log, "_append", lambda lines: (go.wait(20), write(lines)))
-    monkeypatch.setattr("ebmcal.serving.answer_log.MAX_WAITING", 5)
+    write = answer_log._write
+    monkeypatch.setattr(answer_log, "_write", lambda content: (go.wait(20), write(content)))
+    monkeypatch.setattr("ebmcal.serving.answer_log.MAX_WAITING", 2000)  # bytes: two requests
     with running(app):
         responses = [classify(app, {"inputs": ["a joy"] * 3}) for _ in range(4)]
         metrics = call(app, "GET", "/metrics").text

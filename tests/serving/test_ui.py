@@ -15,12 +15,11 @@ from server_tools import NAMES, call, fit_rule, fitted_temperature, running, sav
 
 import ebmcal
 from ebmcal.calibration import save_calibrator
-from ebmcal.reports.histograms import energy_histogram
-from ebmcal.run_dir import RunDir, Trial, update_card
+from ebmcal.reports.plots import energy_histogram
+from ebmcal.run_dir import update_card
 from ebmcal.serving import Limits, create_app
 from ebmcal.serving import ui as ui_package
-from ebmcal.serving.ui import add_ui
-from ebmcal.serving.ui.explanation import without, word_spans
+from ebmcal.serving.ui import add_ui, without, word_spans
 from tiny_models import SENTENCES
 
 TEXT = "the film was never dull"
@@ -182,12 +181,12 @@ def test_predictions_get_a_report_of_the_chosen_label(app):
 @pytest.mark.parametrize(
     ("content", "columns", "message"),
     [
-        (b"", {}, "empty"),
+        (b"", {}, "Empty CSV file"),
         (b"text,tag\na,b\n", {}, "Unknown column 'label'"),
         (b"text,label\na,good\n", {"text": "txt"}, "Did you mean 'text'"),
         (b"text,label\nfine,wonderful\n", {}, "wonderful"),
         (b"text,label\n", {}, "row"),
-        (b"\xff\xfe\x00", {}, "UTF-16"),
+        (b"\xff\xfe\x00", {}, "utf-16"),
         (b"label,prob_no,prob_yes\nno,2,3\n", {}, "prob"),
         (b"label,prob_no,prob_yes\nno,0.2,0.8\n", {"label": "lable"}, "Did you mean 'label'"),
         (b"text,label\n" + b"a joy,good\n" * 2001, {}, "at most 2,000"),
@@ -226,16 +225,6 @@ def test_the_api_key_protects_everything_but_the_page(models):
         codes = [call(app, "GET", path).status_code for path in ("/", "/ui.js", "/ui/about")]
         codes += [explain(app, text="a").status_code, upload(app, b"").status_code, describe(app, b"").status_code]
     assert codes == [200, 200, 401, 401, 401, 401]
-
-
-def test_histograms_of_a_run_are_computed_from_its_predictions(tmp_path, models):
-    run, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
-    folder = save_classifier(run.model(trial))
-    models["films"].predict(SENTENCES).write(run.predictions(trial, "noise"))
-    with running(create_app({"m": ebmcal.load(folder)}, extend=add_ui)) as app:
-        histogram = call(app, "GET", "/ui/about").json()["histogram"]
-    assert list(histogram["shares"]) == ["noise"]
-    assert sum(histogram["shares"]["noise"]) == pytest.approx(1)
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH")

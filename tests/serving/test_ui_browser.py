@@ -21,12 +21,11 @@ from server_tools import NAMES, fit_rule, fitted_temperature, save_classifier
 
 import ebmcal
 from ebmcal.calibration import save_calibrator
-from ebmcal.reports.histograms import energy_histogram
+from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import update_card
 from ebmcal.serving import create_app
 from ebmcal.serving.server import address, bound_socket
-from ebmcal.serving.ui import add_ui
-from ebmcal.serving.ui.routes import POLICY
+from ebmcal.serving.ui import POLICY, add_ui
 from tiny_models import SENTENCES
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from ebmcal.serving.limits import Limits
+from ebmcal.serving import Limits
 
 DEFAULT = Limits()
 

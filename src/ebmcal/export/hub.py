@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from ebmcal.errors import EbmcalError, require_extra
-from ebmcal.run_dir import read_card
+from ebmcal.run_dir import read_card, recommended_model
 from ebmcal.storage import PathLike, read_json
 
 CARD = "README.md"
@@ -25,18 +25,17 @@ NAME = re.compile(
 def push_to_hub(
     model: PathLike, name: str, *, private: bool = True, token: str | None = None, endpoint: str | None = None
 ) -> str:
-    """Send a model directory to USER/NAME on the hub; returns its address.
+    """Send a model directory, or the recommended model of a run, to USER/NAME on the hub; returns its address.
 
     The token of `hf auth login` is used unless one is given. The model card is written first, unless it was edited.
 
-        ebmcal.push_to_hub("runs/a/trials/hidden-seed1/model", "me/film-reviews")
+        ebmcal.push_to_hub("runs/a", "me/film-reviews")
     """
     require_extra("train", "huggingface_hub")
     from ebmcal.reports.model_card import write_model_card
 
     check_name(name)
-    directory = Path(model).expanduser()
-    files_to_push(directory)  # raises before a card is written
+    directory = files_to_push(model)[0].parent  # raises before a card is written
     write_model_card(directory)
     files = files_to_push(directory)
     from huggingface_hub import HfApi
@@ -70,8 +69,10 @@ def check_name(name: str) -> None:
 
 
 def files_to_push(model: PathLike) -> list[Path]:
-    """The files of a model directory that `push_to_hub` sends, by name."""
+    """The files of a model directory, or of the recommended model of a run, that `push_to_hub` sends, by name."""
     directory = Path(model).expanduser()
+    if (directory / "config.yaml").is_file():
+        directory = recommended_model(directory)
     if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
         raise EbmcalError(f"{directory} has no config.json with *.safetensors weights. Expected a model directory.")
     if read_card(directory).get("energy") == "sngp":

@@ -1,36 +1,51 @@
 """`export_onnx`: a model as an ONNX file for onnxruntime, verified against PyTorch before the directory appears.
 
-The temperature of the model's calibrator is part of the graph. The optional int8 file comes with its cost: accuracy
-and calibration on the same rows, with intervals.
+    logits  f(x)[y] / T      their softmax is the calibrated P(y|x)
+    energy  Ê(x) of the model as it was trained: of f(x), not of f(x) / T
+
+The stock attention of transformers is exported, with padding; packing exists only in torch. The optional int8 file
+comes with its cost: accuracy and calibration on the same rows, with intervals.
 """
 
+import contextlib
+import logging
+import os
 import shutil
-from collections.abc import Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import torch
+from torch import Tensor, nn
 
 from ebmcal import metrics
+from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError, require_extra
-from ebmcal.export.session import INT8, MODEL, TOKENIZER, OnnxSession, Text
+from ebmcal.model import Model, find_model, load
+from ebmcal.modeling.classifier import EnergyClassifier
+from ebmcal.modeling.packing import encoder_config
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
 from ebmcal.progress import make_reporter
 from ebmcal.run_dir import predictions_of_model
 from ebmcal.storage import PathLike, atomic_write, write_json
 
-if TYPE_CHECKING:
-    from ebmcal.model import Model
+TOKENIZER, MODEL, INT8 = "tokenizer.json", "model.onnx", "model_int8.onnx"
+RECORD = "export.json"  # what was verified, on how many texts, and the cost of int8
 
 #: Largest allowed difference of probabilities, and of energies (relative above 1).
 TOLERANCE = 1e-4
 
-#: In the directory of an export: what was verified, on how many texts, and the cost of int8.
-RECORD = "export.json"
+#: Bytes of weights above which they are stored next to the graph: an ONNX file holds at most two gigabytes.
+MAX_EMBEDDED = 1_500_000_000
 
+BATCH_SIZE = 16
 COST_METRICS = ("accuracy", "ece_top_label", "ece_classwise", "nll")
+
+Text = str | tuple[str, str]
 
 
 @dataclass(frozen=True)
@@ -57,7 +72,7 @@ class Export:
 
 
 def export_onnx(
-    model: "Model | PathLike",
+    model: Model | PathLike,
     directory: PathLike,
     *,
     energy: bool = False,
@@ -76,21 +91,26 @@ def export_onnx(
     split of the model's run. The directory is created only if they agree. `energy` adds a second output. `int8` adds
     `model_int8.onnx`; its cost is measured on the same rows if they have labels.
 
-        ebmcal.export_onnx("runs/a/trials/hidden-seed1/model", "exported", energy=True)
+        ebmcal.export_onnx("runs/a", "exported", energy=True)
     """
     require_extra("onnx", "onnx", "onnxruntime", "onnxscript")
-    directory = check_directory(Path(directory).expanduser(), overwrite)
-    _check_before_loading(model, data, max_rows)
-    loaded = _load(model)
+    directory = Path(directory).expanduser()
+    _check_directory(directory, overwrite)
+    folder = model.folder if isinstance(model, Model) else find_model(model)
+    if data is None:
+        _test_file(folder)  # raises before the model is loaded
+    elif isinstance(data, str | Path) and not Path(data).is_file():
+        raise EbmcalError(f"{data} does not exist; expected a file of texts.")
+    loaded = model if isinstance(model, Model) else load(folder, device="cpu")
     temperature = _temperature(loaded)
-    source, rows = _real_rows(loaded, data, (text_column, text_pair_column, label_column), max_rows)
-    texts = _texts_of(rows)
+    source, rows = _sample_rows(loaded, data, (text_column, text_pair_column, label_column), max_rows)
+    texts: list[Any] = list(zip(rows.texts, rows.text_pairs, strict=True) if rows.text_pairs else rows.texts)  # type: ignore[arg-type]
     with atomic_write(directory, directory=True) as temporary:
         _write_files(temporary, loaded, temperature, energy)
         with make_reporter(progress).stage("Verifying against PyTorch", rows.n_rows * (1 + int8)) as advance:
             plain = OnnxSession.open(temporary).predict(texts, advance)
             record: dict[str, Any] = {
-                "model": loaded.folder.name, "label_names": list(loaded.label_names),
+                "model": folder.name, "label_names": list(loaded.label_names),
                 "temperature": temperature if temperature != 1 else loaded.folded_temperature,
                 "max_length": loaded.max_length, "texts": source, "n_texts": rows.n_rows,
                 "max_difference": _verify(plain, rows),
@@ -98,13 +118,12 @@ def export_onnx(
             if int8:
                 _quantize(temporary)
                 small = OnnxSession.open(temporary, INT8).predict(texts, advance)
-                record["int8"] = _cost(small, plain, rows)
+                record["int8"] = _cost(small["logits"], plain["logits"], rows)
         write_json(temporary / RECORD, record)
     return Export(directory, record)
 
 
-def check_directory(directory: Path, overwrite: bool) -> Path:
-    """Raise if an export must not be written to this place."""
+def _check_directory(directory: Path, overwrite: bool) -> None:
     if directory.suffix.lower() == ".onnx" or directory.is_file():
         raise EbmcalError(
             f"{directory}: expected a directory, not a file: {MODEL}, {TOKENIZER} and config.json are written into it. "
@@ -115,88 +134,52 @@ def check_directory(directory: Path, overwrite: bool) -> Path:
             raise EbmcalError(f"{directory} exists and is not an export. Choose another directory.")
         if not overwrite:
             raise EbmcalError(f"{directory} holds an export already. Pass --overwrite, or choose another directory.")
-    return directory
 
 
-def _check_before_loading(model: "Model | PathLike", data: Any, max_rows: int) -> None:
-    if max_rows < 1:
-        raise EbmcalError(f"max_rows (--max-rows): expected at least 1 text for the verification, got {max_rows}.")
-    if isinstance(data, str | Path):
-        from ebmcal.data.tables import check_file
-
-        check_file(Path(data))
-    if data is None and isinstance(model, str | Path) and Path(model).is_dir():
-        _test_file(Path(model))
-
-
-def _load(model: "Model | PathLike") -> "Model":
-    from ebmcal.model import Model, load
-
-    return model if isinstance(model, Model) else load(model, device="cpu")
-
-
-def _temperature(model: "Model") -> float:
-    if model.calibrator is None:
-        return 1.0
-    temperature = getattr(model.calibrator, "temperature_", None)
-    if temperature is None:
-        raise EbmcalError(
-            f"{model.folder} is calibrated by {model.calibrator.name}, but only a temperature can be part of the "
-            "graph. Calibrate with it first: ebmcal calibrate MODEL --predictions FILE --calibrator temperature"
-        )
-    return float(temperature)
-
-
-def _real_rows(
-    model: "Model", data: Any, columns: tuple[str | None, str | None, str | None], max_rows: int
-) -> tuple[str, Predictions]:
-    """A name of the texts, and what PyTorch predicts for a sample of them."""
-    if data is None:
-        kept, name = Predictions.read(_test_file(model.folder), label_names=model.label_names), "the test split"
-        texts, labels = _texts_of(kept), kept.labels
-    else:
-        texts, labels = _dataset_rows(model, data, columns)
-        name = Path(data).name if isinstance(data, str | Path) else "the data"
-    chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:max_rows])
-    found = model.predict([texts[i] for i in chosen], progress=False)
-    return name, found.replace(labels=labels[chosen])
-
-
-def _dataset_rows(
-    model: "Model", data: Any, columns: tuple[str | None, str | None, str | None]
-) -> tuple[list[Text], np.ndarray]:
-    from ebmcal.data import as_dataset
-
-    text, pair, label = columns
-    if text is None and pair is None:
-        text, pair = model.card.get("text_column"), model.card.get("text_pair_column")
-    rows = as_dataset(data, text_column=text, text_pair_column=pair, label_column=label, label_names=model.label_names)
-    is_pair = "text_pair" in rows.column_names
-    texts: list[Text] = list(zip(rows["text"], rows["text_pair"], strict=True)) if is_pair else list(rows["text"])
-    return texts, np.asarray(rows["label"]) if "label" in rows.column_names else np.full(len(texts), -1)
-
-
-def _texts_of(rows: Predictions) -> list[Text]:
-    texts = rows.texts or []
-    return list(zip(texts, rows.text_pairs, strict=True)) if rows.text_pairs else list(texts)
-
-
-def _test_file(model: Path) -> Path:
-    path = predictions_of_model(model, "test")
+def _test_file(folder: Path) -> Path:
+    path = predictions_of_model(folder, "test")
     if path is None:
         raise EbmcalError(
-            f"{model} is not part of a run, so there are no texts to verify the export on. Pass texts like those it "
+            f"{folder} is not part of a run, so there are no texts to verify the export on. Pass texts like those it "
             "will see: data (--data FILE, with --label-column to measure the cost of int8)."
         )
     return path
 
 
-def _write_files(directory: Path, model: "Model", temperature: float, energy: bool) -> None:
-    import torch
-    from tokenizers import Tokenizer
+def _temperature(model: Model) -> float:
+    temperature = getattr(model.calibrator, "temperature_", None)
+    if model.calibrator is not None and temperature is None:
+        raise EbmcalError(
+            f"{model.folder} is calibrated by {model.calibrator.name}, but only a temperature can be part of the "
+            "graph. Calibrate with it first: ebmcal calibrate MODEL --predictions FILE --calibrator temperature"
+        )
+    return 1.0 if temperature is None else float(temperature)
 
-    from ebmcal.export.graph import write_graph
-    from ebmcal.modeling.classifier import EnergyClassifier
+
+def _sample_rows(
+    model: Model, data: Any, columns: tuple[str | None, str | None, str | None], max_rows: int
+) -> tuple[str, Predictions]:
+    """A name of the texts, and what PyTorch predicts for a sample of them, with their labels."""
+    texts: Sequence[Any]
+    if data is None:
+        stored = Predictions.read(_test_file(model.folder), label_names=model.label_names)
+        name, texts, pairs, labels = "the test split", stored.texts or [], stored.text_pairs, stored.labels
+    else:
+        name, (text, pair, label) = Path(data).name if isinstance(data, str | Path) else "the data", columns
+        if text is None and pair is None:
+            text, pair = model.card.get("text_column"), model.card.get("text_pair_column")
+        rows = as_dataset(
+            data, text_column=text, text_pair_column=pair, label_column=label, label_names=model.label_names
+        )
+        texts, pairs = list(rows["text"]), list(rows["text_pair"]) if "text_pair" in rows.column_names else None
+        labels = np.asarray(rows["label"])
+    inputs = list(zip(texts, pairs, strict=True)) if pairs else texts
+    chosen = np.sort(np.random.default_rng(0).permutation(len(inputs))[:max_rows])
+    return name, model.predict([inputs[i] for i in chosen]).replace(labels=labels[chosen])
+
+
+def _write_files(directory: Path, model: Model, temperature: float, energy: bool) -> None:
+    from tokenizers import Tokenizer
 
     stock = model.predictor.tokenizer
     backend = getattr(stock, "backend_tokenizer", None)
@@ -208,15 +191,103 @@ def _write_files(directory: Path, model: "Model", temperature: float, energy: bo
     tokenizer.save(str(directory / TOKENIZER))
     shutil.copy(model.folder / "config.json", directory / "config.json")
     classifier = EnergyClassifier.from_pretrained(model.folder)  # a copy, because its attention is changed
+    exported = ExportedClassifier(classifier, temperature, model.folded_temperature or 1.0, energy)
     try:
-        write_graph(
-            directory / MODEL, classifier, temperature=temperature, folded=model.folded_temperature or 1.0,
-            energy=energy, max_length=model.max_length,
-        )  # fmt: skip
+        write_graph(directory / MODEL, exported, model.max_length)
     except (RuntimeError, torch.onnx.OnnxExporterError) as error:
         reason = " ".join(str(error).split())[:300]
-        kind = type(classifier.encoder).__name__
-        raise EbmcalError(f"PyTorch cannot export a {kind} to ONNX: {reason}") from error
+        raise EbmcalError(f"PyTorch cannot export a {type(classifier.encoder).__name__} to ONNX: {reason}") from error
+
+
+class ExportedClassifier(nn.Module):
+    """What is exported. `folded` is a temperature that the last layer was divided by before, 1 if none."""
+
+    def __init__(self, classifier: EnergyClassifier, temperature: float, folded: float, energy: bool) -> None:
+        super().__init__()
+        self.classifier, self.temperature, self.folded, self.energy = classifier, temperature, folded, energy
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None) -> Any:
+        types = {} if token_type_ids is None else {"token_type_ids": token_type_ids}
+        logits = self.classifier.encoder(input_ids=input_ids, attention_mask=attention_mask, **types).logits  # [n, C]
+        if not self.energy:
+            return logits / self.temperature
+        return logits / self.temperature, self.classifier.energies(logits * self.folded)
+
+
+def write_graph(path: Path, exported: ExportedClassifier, max_length: int) -> None:
+    """Write the ONNX file. The attention of the classifier is changed: pass one that is not used afterwards."""
+    encoder = exported.classifier.encoder
+    if exported.classifier.is_packed:
+        encoder.base_model.set_attn_implementation("sdpa")
+    config: Any = encoder_config(encoder)
+    ids = torch.arange(5, 5 + 2 * min(7, max_length - 1)).reshape(2, -1) % config.vocab_size  # two example texts
+    mask = torch.ones_like(ids)
+    mask[0, -2:] = 0  # of different length
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    if getattr(config, "type_vocab_size", 0) > 1:
+        inputs["token_type_ids"] = torch.zeros_like(ids)
+    size = sum(p.numel() * p.element_size() for p in exported.parameters())
+    batch, length = torch.export.Dim("batch"), torch.export.Dim("length", max=max_length)
+    with _quiet():
+        torch.onnx.export(
+            exported.cpu().eval(), (), path, kwargs=inputs, input_names=list(inputs),
+            output_names=["logits", "energy"] if exported.energy else ["logits"], dynamo=True,
+            dynamic_shapes={name: {0: batch, 1: length} for name in inputs}, external_data=size > MAX_EMBEDDED,
+            verbose=False,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Suppress what exporters print about optional packages."""
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
+
+
+@dataclass(frozen=True)
+class OnnxSession:
+    """An ONNX file with its tokenizer, which truncates and pads; it needs onnxruntime and tokenizers alone."""
+
+    session: Any  # onnxruntime.InferenceSession
+    tokenizer: Any
+
+    @classmethod
+    def open(cls, directory: Path, name: str = MODEL) -> "OnnxSession":
+        import onnxruntime
+        from tokenizers import Tokenizer
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors
+        threads = os.environ.get("OMP_NUM_THREADS", "")  # onnxruntime does not read it; 0 means all cores
+        options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
+        session = onnxruntime.InferenceSession(directory / name, options, providers=["CPUExecutionProvider"])
+        return cls(session, Tokenizer.from_file(str(directory / TOKENIZER)))
+
+    def predict(self, texts: Sequence[Text], on_batch: Callable[[int], None] = lambda n: None) -> dict[str, np.ndarray]:
+        """The outputs of the graph: logits [n, C] and, if exported, energy [n]."""
+        order = sorted(range(len(texts)), key=lambda i: len("".join(texts[i])))
+        parts: list[list[np.ndarray]] = []
+        for start in range(0, len(texts), BATCH_SIZE):
+            parts.append(self.session.run(None, self._inputs([texts[i] for i in order[start : start + BATCH_SIZE]])))
+            on_batch(len(parts[-1][0]))
+        names = [output.name for output in self.session.get_outputs()]
+        back = np.argsort(order)
+        return {name: np.concatenate(found)[back] for name, found in zip(names, zip(*parts, strict=True), strict=True)}
+
+    def _inputs(self, texts: Sequence[Text]) -> dict[str, np.ndarray]:
+        encoded = self.tokenizer.encode_batch(list(texts))
+        found = {
+            "input_ids": [e.ids for e in encoded],
+            "attention_mask": [e.attention_mask for e in encoded],
+            "token_type_ids": [e.type_ids for e in encoded],
+        }
+        return {i.name: np.array(found[i.name], dtype=np.int64) for i in self.session.get_inputs()}
 
 
 def _verify(found: dict[str, np.ndarray], rows: Predictions) -> dict[str, float]:
@@ -226,8 +297,8 @@ def _verify(found: dict[str, np.ndarray], rows: Predictions) -> dict[str, float]
         energies = rows.require_energies()
         differences["energy"] = np.abs(found["energy"] - energies) / np.maximum(1, np.abs(energies))
     for name, values in differences.items():
-        if not values.max() <= TOLERANCE:  # also for NaN
-            worst = int(np.nanargmax(values)) if not np.isnan(values).all() else 0
+        worst = int(np.argmax(values))  # NaN counts as the largest
+        if not values[worst] <= TOLERANCE:
             raise EbmcalError(
                 f"The ONNX model differs from PyTorch: {name} by {values[worst]:.2g} (tolerance {TOLERANCE:g}) on "
                 f"{(rows.texts or [''])[worst]!r:.80}. Nothing was written."
@@ -239,37 +310,30 @@ def _quantize(directory: Path) -> None:
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
-    from ebmcal.export.graph import quiet
-
     graph = onnx.load(directory / MODEL)
     del graph.graph.value_info[:]  # shapes of weights, which the quantiser transposes and infers again
-    with quiet():
+    with _quiet():
         quantize_dynamic(graph, directory / INT8, weight_type=QuantType.QInt8, per_channel=True)
 
 
-def _cost(small: dict[str, np.ndarray], plain: dict[str, np.ndarray], rows: Predictions) -> dict[str, Any]:
+def _cost(small: np.ndarray, plain: np.ndarray, rows: Predictions) -> dict[str, Any]:
     """What int8 changes: labels, probabilities and, on labelled rows, accuracy and calibration with intervals."""
-    int8, float32 = softmax(small["logits"]), softmax(plain["logits"])
-    gap = np.abs(int8 - float32)
+    int8, float32 = softmax(small), softmax(plain)
+    gap, known = np.abs(int8 - float32), rows.labels >= 0
     found: dict[str, Any] = {
         "same_label": float((int8.argmax(axis=1) == float32.argmax(axis=1)).mean()),
         "max_difference": float(gap.max()),
         "mean_difference": float(gap.mean()),
     }
-    known = rows.labels >= 0
     if not known.any():
         return found
-    labels, changes = rows.labels[known], {}
+    changes = {}
     for name in COST_METRICS:
-        before, after = (metrics.METRICS[name].function(labels, probs=p[known]) for p in (float32, int8))
-        test = metrics.paired_test(name, labels, int8[known], float32[known], warn=False)
-        changes[name] = {"float32": before, "int8": after, "difference": test.difference, "low": test.low,
-                         "high": test.high}  # fmt: skip
-    return found | {"n_labelled": int(known.sum()), "metrics": _finite(changes)}
-
-
-def _finite(values: dict[str, dict[str, float]]) -> dict[str, dict[str, float | None]]:
-    return {name: {k: v if np.isfinite(v) else None for k, v in entry.items()} for name, entry in values.items()}
+        before, after = (metrics.METRICS[name].function(rows.labels[known], probs=p[known]) for p in (float32, int8))
+        test = metrics.paired_test(name, rows.labels[known], int8[known], float32[known], warn=False)
+        values = {"float32": before, "int8": after, "difference": test.difference, "low": test.low, "high": test.high}
+        changes[name] = {key: value if np.isfinite(value) else None for key, value in values.items()}
+    return found | {"n_labelled": int(known.sum()), "metrics": changes}
 
 
 def _cost_lines(int8: dict[str, Any]) -> Sequence[str]:
@@ -279,13 +343,8 @@ def _cost_lines(int8: dict[str, Any]) -> Sequence[str]:
     )
     if "metrics" not in int8:
         return [first, "accuracy and calibration unknown: the texts have no labels (--label-column)."]
-    parts = [
-        f"{name} {entry['float32']:.3f} → {entry['int8']:.3f}"
-        + (
-            f" ({entry['difference']:+.3f} [{entry['low']:+.3f}, {entry['high']:+.3f}])"
-            if entry["low"] is not None
-            else ""
-        )
-        for name, entry in int8["metrics"].items()
-    ]
+    parts = []
+    for name, entry in int8["metrics"].items():
+        interval = "" if entry["low"] is None else " ({difference:+.3f} [{low:+.3f}, {high:+.3f}])".format(**entry)
+        parts.append(f"{name} {entry['float32']:.3f} → {entry['int8']:.3f}{interval}")
     return [first, f"on {int8['n_labelled']:,} labelled rows: {', '.join(parts)}."]

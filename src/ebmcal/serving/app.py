@@ -1,32 +1,34 @@
-"""The ASGI app: routes for classification, models, health, metrics and the OpenAPI document."""
+"""The ASGI app: routes for classification, models, health, metrics and the OpenAPI document.
+
+Bodies are read here instead of by FastAPI: the API key is checked before the first byte of the body is read, and
+reading stops at the limit. Every error response is `{"error": "…"}`.
+"""
 
 import asyncio
 import contextlib
+import hmac
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI, Request, Response
+from fastapi import Depends, FastAPI, HTTPException, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
+from fastapi.security import HTTPBearer
+from prometheus_client import generate_latest
+from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.requests import ClientDisconnect
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebmcal import __version__
+from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
+from ebmcal.serving import Limits
 from ebmcal.serving.answer_log import AnswerLog
-from ebmcal.serving.engine import Engine
-from ebmcal.serving.http import (
-    Refusal,
-    RequestLog,
-    add_error_handlers,
-    limited,
-    read_body,
-    require_key,
-    unless_disconnected,
-)
-from ebmcal.serving.limits import Limits
 from ebmcal.serving.schema import Answers, ModelInfo, ModelList, Problem, State, parse_request, request_schema
-from ebmcal.serving.service import Service
+from ebmcal.serving.service import Engine, Service
 from ebmcal.storage import PathLike
 
 log = logging.getLogger("ebmcal.serving")
@@ -68,21 +70,30 @@ def create_app(
         yield
         await asyncio.to_thread(service.stop)
 
+    async def refused(_: Request, error: Exception) -> Response:
+        assert isinstance(error, AnyHTTPException)
+        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
+
+    async def failed(_: Request, error: Exception) -> Response:
+        log.error("unexpected %s", type(error).__name__)
+        return JSONResponse({"error": f"The server failed: {type(error).__name__}."}, 500)
+
     app = FastAPI(title="ebmcal", version=__version__, openapi_url=None, lifespan=lifespan)
     app.state.service = service
-    add_error_handlers(app)
+    app.add_exception_handler(AnyHTTPException, refused)
+    app.add_exception_handler(Exception, failed)
     app.add_middleware(RequestLog, service=service)
-    _add_classify(app, service)
-    _add_state(app, service)
+    _add_routes(app, service)
     if extend:
         extend(app, service)
     return app
 
 
-def _add_classify(app: FastAPI, service: Service) -> None:
-    options = require_key(service.api_key)
+def _add_routes(app: FastAPI, service: Service) -> None:
+    """Health and readiness are public; everything else requires the API key."""
+    protected = require_key(service.api_key)
     errors = {status: {"model": Problem, "description": text} for status, text in ERRORS.items()}
-    options["responses"] = options.get("responses", {}) | errors
+    fails: dict[int | str, dict[str, Any]] = {503: {"model": State}}
     body = {"required": True, "content": {"application/json": {"schema": request_schema(service.limits)}}}
 
     @app.post(
@@ -90,34 +101,10 @@ def _add_classify(app: FastAPI, service: Service) -> None:
         response_model=Answers,
         summary="Label, probabilities, energy and decision for texts",
         openapi_extra={"requestBody": body},
-        **options,
+        **protected | {"responses": protected.get("responses", {}) | errors},
     )
     async def classify(request: Request) -> Response:
-        return await limited(request, service, service.limits.timeout, _classify(request, service))
-
-
-async def _classify(request: Request, service: Service) -> Response:
-    content = await read_body(request, service, "application/json", service.limits.max_body)
-    try:
-        texts, model = parse_request(content, service.limits)
-    except ValueError as error:
-        raise Refusal(422, str(error)) from error
-    del content
-    name = service.model_name(model)
-    if service.log_texts:
-        log.info("texts %s", texts)
-    answers = await unless_disconnected(request, service.answer(texts, name))
-    ids: list[str | None] = [None] * len(texts)
-    if service.answer_log is not None:
-        ids = [*service.answer_log.append(name, service.engines[name].fingerprint, texts, answers)]
-    results = [{"id": key, **answer} for key, answer in zip(ids, answers, strict=True)]
-    return JSONResponse({"model": name, "results": results})
-
-
-def _add_state(app: FastAPI, service: Service) -> None:
-    """Health and readiness are public; everything else requires the API key."""
-    options = require_key(service.api_key)
-    fails: dict[int | str, dict[str, Any]] = {503: {"model": State}}
+        return await respond(request, service, lambda content: _classify(service, content))
 
     def state(problem: str) -> Response:
         return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
@@ -130,15 +117,140 @@ def _add_state(app: FastAPI, service: Service) -> None:
     async def readyz() -> Response:
         return state(service.not_ready())
 
-    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus", **options)
+    @app.get("/metrics", response_class=PlainTextResponse, summary="Metrics for Prometheus", **protected)
     async def metrics() -> Response:
-        return Response(service.metrics.text(), media_type="text/plain; version=0.0.4")
+        return Response(generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/models", response_model=ModelList, summary="The served models", **options)
+    @app.get("/v1/models", response_model=ModelList, summary="The served models", **protected)
     async def models() -> ModelList:
         return ModelList(models=[ModelInfo(name=name, **e.describe()) for name, e in service.engines.items()])
 
-    @app.get("/openapi.json", include_in_schema=False, **options)
+    @app.get("/openapi.json", include_in_schema=False, **protected)
     async def openapi() -> Response:
         app.openapi_schema = app.openapi_schema or get_openapi(title=app.title, version=app.version, routes=app.routes)
         return JSONResponse(app.openapi_schema)
+
+
+async def _classify(service: Service, content: bytes) -> dict[str, Any]:
+    texts, model = parse_request(content, service.limits)
+    name = service.model_name(model)
+    if service.log_texts:
+        log.info("texts %s", texts)
+    answers = await service.answer(texts, name)
+    ids: list[str | None] = [None] * len(texts)
+    if service.answer_log is not None:
+        ids = [*service.answer_log.append(name, service.engines[name].model.fingerprint, texts, answers)]
+    return {"model": name, "results": [{"id": key, **answer} for key, answer in zip(ids, answers, strict=True)]}
+
+
+def require_key(api_key: str | None) -> dict[str, Any]:
+    """The options of a route that requires the API key; empty without one."""
+    if api_key is None:
+        return {}
+    accepted = {api_key.encode("utf-8", "surrogateescape")}
+    with contextlib.suppress(UnicodeEncodeError):  # browsers and older HTTP libraries send Latin-1
+        accepted.add(api_key.encode("latin-1"))
+
+    async def check(request: Request) -> None:
+        scheme, _, key = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+        matches = [hmac.compare_digest(key, wanted) for wanted in sorted(accepted)]
+        if not (any(matches) and scheme.lower() == b"bearer"):
+            message = "The API key is missing or wrong. Send it as Authorization: Bearer KEY."
+            raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
+
+    scheme = HTTPBearer(auto_error=False, description="The API key of the server.")
+    refused = {401: {"model": Problem, "description": "The API key is missing or wrong."}}
+    return {"dependencies": [Depends(check), Depends(scheme)], "responses": refused}
+
+
+async def respond(
+    request: Request,
+    service: Service,
+    work: Callable[[bytes], Awaitable[Any]],
+    *,
+    media_type: str = "application/json",
+    max_body: int | None = None,
+    timeout: float | None = None,
+) -> Response:
+    """Read a body within the limits and send what `work` makes of it, as JSON.
+
+    The work is cancelled after the timeout or when the client is gone. An `EbmcalError` becomes a 422.
+    """
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != media_type:
+        raise HTTPException(415, f"Expected a body of type {media_type} (header Content-Type), got {given or 'none'}.")
+    seconds, body = timeout or service.limits.timeout, bytearray()
+
+    async def read_and_work() -> Any:
+        await _read_body(request, service, body, max_body or service.limits.max_body)
+        return await _unless_disconnected(request, work(bytes(body)))
+
+    try:
+        return JSONResponse(await asyncio.wait_for(read_and_work(), seconds))
+    except asyncio.TimeoutError as error:
+        message = f"The request took longer than {seconds:g} s. Send fewer texts or try later."
+        raise HTTPException(504, message) from error
+    except ClientDisconnect as error:
+        raise HTTPException(499, "The client closed the connection.") from error
+    except EbmcalError as error:
+        raise HTTPException(422, str(error)) from error
+    finally:
+        service.n_buffered -= len(body)
+
+
+async def _read_body(request: Request, service: Service, body: bytearray, max_body: int) -> None:
+    too_large = HTTPException(413, f"The body is larger than {max_body} bytes. Split it.")
+    announced = request.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced) > max_body:
+        raise too_large
+    async for part in request.stream():
+        body += part
+        service.n_buffered += len(part)
+        if service.n_buffered > service.limits.max_buffered:
+            message = "The server is receiving too many large requests. Try again."
+            raise HTTPException(503, message, {"Retry-After": "1"})
+        if len(body) > max_body:
+            raise too_large
+
+
+async def _unless_disconnected(request: Request, work: Awaitable[Any]) -> Any:
+    """The result of `work`, which is cancelled as soon as the client is gone."""
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    task, gone = asyncio.ensure_future(work), asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({task, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not task.done():
+            raise ClientDisconnect
+        return task.result()
+    finally:
+        task.cancel()
+        gone.cancel()
+
+
+class RequestLog:
+    """Middleware that counts and logs each request: method, route, status and duration, never its content."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self.app, self.service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
+        start, status = time.monotonic(), 500
+
+        async def send_and_note(message: Message) -> None:
+            nonlocal status
+            status = message.get("status", status)
+            await send(message)
+
+        try:
+            await self.app(scope, receive, send_and_note)
+        finally:
+            path, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - start
+            self.service.metrics.add_request(path, status, seconds)
+            log.info("%s %s %d %.1f ms", scope["method"], path, status, 1000 * seconds)
+        return None

@@ -3,18 +3,18 @@
 Error messages state what was received and what is allowed but never quote the body: they may end up in a log.
 """
 
-import codecs
 import re
 from typing import Any
 
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from ebmcal.data.values import INK
+from ebmcal.data.columns import INK
+from ebmcal.errors import EbmcalError
+from ebmcal.serving import Limits
 from ebmcal.serving.batcher import Text
-from ebmcal.serving.limits import Limits
 
-PAIR = '{"text": "…", "text_pair": "…"}'
+KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
 
 
 class Answer(BaseModel):
@@ -93,83 +93,64 @@ def request_schema(limits: Limits) -> dict[str, Any]:
 
 
 def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | None]:
-    """The texts and the model name in the body of `/v1/classify`; a ValueError states what is wrong.
+    """The texts and the model name in the body of `/v1/classify`.
 
     >>> parse_request(b'{"inputs": ["a", {"text": "b", "text_pair": "c"}]}', Limits())
     (['a', ('b', 'c')], None)
     >>> parse_request(b'{"inputs": 3}', Limits())
     Traceback (most recent call last):
-    ValueError: "inputs": expected a text, {"text": "…", "text_pair": "…"} or a list of them, got a number.
+    ebmcal.errors.EbmcalError: "inputs": expected a text or {"text": "…", "text_pair": "…"}, got a number.
     """
-    body = _parse_object(content, {"inputs", "model"}, '{"inputs": "a text"}')
-    inputs, model = _get(body, "inputs"), body.get("model")
+    body = _parse_json(content)
+    _check_object(body, "The body", "inputs", "model")
+    inputs, model = body["inputs"], body.get("model")
     if not isinstance(model, str | None):
-        raise ValueError(f'"model": expected a name of /v1/models, got {_kind(model)}.')
+        raise EbmcalError(f'"model": expected a name of /v1/models, got {_kind(model)}.')
     if not isinstance(inputs, list):
-        return [_parse_text(inputs, '"inputs"', limits, " or a list of them")], model
-    if not inputs:
-        raise ValueError('"inputs": expected at least one text, got an empty list.')
-    if len(inputs) > limits.max_texts:
-        raise ValueError(f'"inputs" has {len(inputs)} texts; at most {limits.max_texts} are allowed. Split it.')
+        return [_parse_text(inputs, '"inputs"', limits)], model
+    if not 1 <= len(inputs) <= limits.max_texts:
+        raise EbmcalError(f'"inputs" has {len(inputs)} texts; expected at least 1 and at most {limits.max_texts}.')
     return [_parse_text(value, f"inputs[{i}]", limits) for i, value in enumerate(inputs)], model
 
 
 def parse_text(content: bytes, limits: Limits) -> Text:
-    """The text, or pair of texts, in a body that consists of one; a ValueError states what is wrong."""
-    return _parse_text(_parse_object(content, {"text", "text_pair"}, PAIR), "The body", limits)
+    """The text, or pair of texts, in a body that consists of one."""
+    return _parse_text(_parse_json(content), "The body", limits)
 
 
-def _parse_object(content: bytes, known: set[str], example: str) -> dict[str, Any]:
-    if content.startswith(codecs.BOM_UTF8):
-        raise ValueError("The body starts with a byte order mark. Send UTF-8 without one.")
+def _parse_json(content: bytes) -> Any:
     try:
-        body = from_json(content)
+        return from_json(content)
     except ValueError as error:
-        raise ValueError(f"The body is not JSON in UTF-8; expected {example}.") from error
-    if not isinstance(body, dict):
-        raise ValueError(f"Expected an object such as {example}, got {_kind(body)}.")
-    _refuse_unknown(body, known, "The body")
-    return body
+        raise EbmcalError("The body is not JSON in UTF-8 (without a byte order mark).") from error
 
 
-def _parse_text(value: Any, where: str, limits: Limits, alternatives: str = "") -> Text:
-    if isinstance(value, str):
-        return _check_text(value, where, limits)
+def _parse_text(value: Any, where: str, limits: Limits) -> Text:
     if not isinstance(value, dict):
-        separator = "," if alternatives else " or"
-        raise ValueError(f"{where}: expected a text{separator} {PAIR}{alternatives}, got {_kind(value)}.")
-    _refuse_unknown(value, {"text", "text_pair"}, where)
-    _get(value, "text", f"{where}: ")
-    texts = [
-        _check_text(text, f'{where}: "{name}"', limits)
-        for name, text in sorted(value.items())
-        if not (name == "text_pair" and text is None)
-    ]
-    return texts[0] if len(texts) == 1 else (texts[0], texts[1])
+        return _check_text(value, where, limits, ' or {"text": "…", "text_pair": "…"}')
+    _check_object(value, where, "text", "text_pair")
+    text, pair = _check_text(value["text"], f'{where}: "text"', limits), value.get("text_pair")
+    return text if pair is None else (text, _check_text(pair, f'{where}: "text_pair"', limits))
 
 
-def _check_text(text: Any, where: str, limits: Limits) -> str:
+def _check_text(text: Any, where: str, limits: Limits, alternative: str = "") -> str:
     if not isinstance(text, str):
-        raise ValueError(f"{where}: expected a text, got {_kind(text)}.")
+        raise EbmcalError(f"{where}: expected a text{alternative}, got {_kind(text)}.")
     if len(text) > limits.max_characters:
-        raise ValueError(f"{where} has {len(text)} characters; at most {limits.max_characters} are allowed.")
+        raise EbmcalError(f"{where} has {len(text)} characters; at most {limits.max_characters} are allowed.")
     if not re.search(INK, text):
-        raise ValueError(f"{where} is an empty text.")
+        raise EbmcalError(f"{where} is an empty text.")
     return text
 
 
-def _get(body: dict[str, Any], name: str, where: str = "") -> Any:
-    if name not in body:
-        raise ValueError(f'{where}"{name}" is missing.')
-    return body[name]
-
-
-def _refuse_unknown(body: dict[str, Any], known: set[str], where: str) -> None:
-    if body.keys() - known:
-        allowed = " and ".join(f'"{name}"' for name in sorted(known))
-        raise ValueError(f"{where} has unknown fields; only {allowed} are allowed.")
+def _check_object(value: Any, where: str, required: str, optional: str) -> None:
+    if not isinstance(value, dict):
+        raise EbmcalError(f'{where}: expected an object with "{required}", got {_kind(value)}.')
+    if value.keys() - {required, optional}:
+        raise EbmcalError(f'{where} has unknown fields; only "{required}" and "{optional}" are allowed.')
+    if required not in value:
+        raise EbmcalError(f'{where}: "{required}" is missing.')
 
 
 def _kind(value: Any) -> str:
-    kinds = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
-    return kinds.get(type(value), "a number")
+    return KINDS.get(type(value), "a number")

@@ -1,31 +1,47 @@
-"""The server process: it binds a socket, loads the models, runs the app and shuts down gracefully on a signal."""
+"""The server process: it binds a socket, loads the models, runs the app and shuts down gracefully on a signal.
 
+Below HTTP it limits connections: a client that opens many of them, sends half a header, or never reads, costs nothing
+but its connection, and not for long. At the connection limit, which is below the file-descriptor limit, the connection
+that has waited longest for complete headers is closed in favour of a new one; a new one gets a 503 only if all others
+are being served.
+"""
+
+import asyncio
 import contextlib
+import json
 import logging
 import os
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import uvicorn
-from fastapi import FastAPI
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model, load
 from ebmcal.run_dir import RunDir
+from ebmcal.serving import Limits
 from ebmcal.serving.answer_log import check_log
 from ebmcal.serving.app import create_app
-from ebmcal.serving.connections import ACCEPT_BURST, RateLimit, descriptor_limit, limited_protocol
-from ebmcal.serving.limits import Limits
 from ebmcal.serving.ui import add_ui
 from ebmcal.storage import PathLike
+
+log = logging.getLogger("ebmcal.serving")
 
 #: The API key is read from the environment: a command line option would be visible in the list of processes.
 KEY_VARIABLE = "EBMCAL_API_KEY"
 
 LOCAL_HOSTS = ("127.0.0.1", "localhost", "::1")
 LISTEN_BACKLOG = 2048
+
+#: Connections accepted in one go. A few such bursts need descriptors before the limit takes effect.
+ACCEPT_BURST = 16
+
+#: File descriptors that are kept free for everything but established connections.
+RESERVED_DESCRIPTORS = 256
 
 
 def serve(
@@ -46,56 +62,37 @@ def serve(
 
         ebmcal.serving.serve("runs/a/trials/hidden-seed1/model", port=8000)
     """
-    limits = limits or Limits()
-    api_key = read_api_key()
+    limits, key = limits or Limits(), os.environ.get(KEY_VARIABLE)
+    if key is not None and (not key.strip() or key != key.strip() or any(ord(c) < 32 for c in key)):
+        raise EbmcalError(f"{KEY_VARIABLE} is empty or has control characters or outer spaces. Set a key or unset it.")
     if baseline is not None and not ui:
         raise EbmcalError("--baseline is shown in the web UI; add --ui.")
     if log_file is not None:
         check_log(Path(log_file).expanduser())
     with bound_socket(host, port) as listening:
-        models = load_models([model] if baseline is None else [model, baseline])
-        app = create_app(
-            models, limits=limits, api_key=api_key, log_texts=log_texts, log_file=log_file,
-            extend=add_ui if ui else None,
-        )  # fmt: skip
-        if api_key is None and host not in LOCAL_HOSTS:
+        models = _load_models([model] if baseline is None else [model, baseline])
+        extend = add_ui if ui else None
+        app = create_app(models, limits=limits, api_key=key, log_texts=log_texts, log_file=log_file, extend=extend)
+        if key is None and host not in LOCAL_HOSTS:
             report(f"Warning: {host} can be reached by others and there is no API key. Set {KEY_VARIABLE}.")
         what = "web UI" if ui else "POST /v1/classify"
         report(f"Serving {', '.join(models)} at {address(listening)} ({what}). Stop with Ctrl-C.")
-        run_app(app, listening, limits)
+        _run(app, listening, limits)
         report("Stopped; all accepted requests were answered.")
 
 
-def read_api_key() -> str | None:
-    """The API key in the environment, or None."""
-    key = os.environ.get(KEY_VARIABLE)
-    if key is not None and (not key.strip() or key != key.strip() or any(ord(c) < 32 for c in key)):
-        raise EbmcalError(f"{KEY_VARIABLE} is empty or has control characters or outer spaces. Set a key or unset it.")
-    return key
-
-
-def load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
-    """Models by name; they must have the same labels. The second of two with the same name gets a number."""
+def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
+    """Models by trial or directory; they must have the same labels. The second of two equal names gets a number."""
     models: dict[str, Model] = {}
-    for number, folder in enumerate(folders, start=1):
-        model = load(folder)
-        name = model_name(model.folder)
-        models[name if name not in models else f"{name} ({number})"] = model
+    for model in map(load, folders):
+        place = RunDir.containing(model.folder)
+        name = place[1].name if place else model.folder.resolve().name
+        models[f"{name} (2)" if name in models else name] = model
     labels = [model.label_names for model in models.values()]
-    if any(names != labels[0] for names in labels):
+    if labels[0] != labels[-1]:
         shown = " and ".join(", ".join(names) for names in labels)
         raise EbmcalError(f"Model and baseline have different labels: {shown}. Give two models of the same task.")
     return models
-
-
-def model_name(folder: PathLike) -> str:
-    """The name of a model: its trial in a run, else its directory.
-
-    >>> model_name("runs/a/trials/hidden-seed1/model")
-    'hidden-seed1'
-    """
-    place = RunDir.containing(folder)
-    return place[1].name if place else Path(folder).resolve().name
 
 
 @contextlib.contextmanager
@@ -121,16 +118,7 @@ def address(listening: socket.socket) -> str:
     return f"http://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-class _Server(uvicorn.Server):
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        # asyncio accepts as many connections at once as the backlog it was given (a small number, which bounds the
-        # descriptors in use), and limits the queue of the kernel to the same number, which should be long.
-        for listening in sockets or ():
-            listening.listen(LISTEN_BACKLOG)
-
-
-def run_app(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
+def _run(app: Any, listening: socket.socket, limits: Limits) -> None:
     """Run an app on a bound socket until a signal arrives."""
     handler = logging.StreamHandler(sys.stderr)
     handler.addFilter(RateLimit())
@@ -143,3 +131,125 @@ def run_app(app: FastAPI, listening: socket.socket, limits: Limits) -> None:
     )  # fmt: skip
     with contextlib.suppress(KeyboardInterrupt):  # uvicorn raises the signal again after the shutdown
         _Server(config).run(sockets=[listening])
+
+
+class _Server(uvicorn.Server):
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        # asyncio accepts as many connections at once as the backlog it was given (a small number, which bounds the
+        # descriptors in use), and limits the queue of the kernel to the same number, which should be long.
+        for listening in sockets or ():
+            listening.listen(LISTEN_BACKLOG)
+
+
+def descriptor_limit(wanted: int) -> int:
+    """How many of the wanted connections the file-descriptor limit allows; raises the soft limit if possible."""
+    if sys.platform == "win32":
+        return wanted
+    import resource
+
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    soft, hard = (sys.maxsize if limit == resource.RLIM_INFINITY else limit for limit in limits)
+    if soft < wanted + RESERVED_DESCRIPTORS:
+        soft = min(wanted + RESERVED_DESCRIPTORS, hard)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, limits[1]))
+    return min(wanted, max(soft - RESERVED_DESCRIPTORS, soft // 2))
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """uvicorn's HTTP protocol with limits on connections; create subclasses with `limited_protocol`."""
+
+    max_connections: int
+    header_timeout: float
+    write_timeout: float
+    idle: "dict[LimitedProtocol, None]"  # connections without complete headers, longest first; shared
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+        self.idle[self] = None
+        self._start_timer("headers", self.header_timeout)
+        if len(self.connections) > self.max_connections:
+            self._make_room()
+
+    def _make_room(self) -> None:
+        oldest = next(iter(self.idle))
+        log.warning("the limit of %d connections is reached", self.max_connections)
+        if oldest is not self:
+            del self.idle[oldest]
+            oldest.transport.abort()
+            return
+        body = json.dumps({"error": "Too many connections. Try again later."}).encode()
+        head = "HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nRetry-After: 1\r\n"
+        self.transport.write(f"{head}Content-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body)
+        self.transport.close()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self in self.idle and "headers" not in self._timers:  # a further request begins
+            self._start_timer("headers", self.header_timeout)
+
+    def on_headers_complete(self) -> None:
+        self.idle.pop(self, None)
+        self._stop_timer("headers")
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.cycle.response_complete and not self.transport.is_closing():  # else a pipelined request follows
+            self.idle[self] = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._start_timer("write", self.write_timeout)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_timer("write")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self.idle.pop(self, None)
+        self._stop_timer("headers")
+        self._stop_timer("write")
+        self._unset_keepalive_if_required()
+        super().connection_lost(exc)
+
+    def _start_timer(self, name: str, seconds: float) -> None:
+        """Close the connection unless the timer is stopped in time."""
+        self._timers[name] = self.loop.call_later(seconds, self.transport.abort)
+
+    def _stop_timer(self, name: str) -> None:
+        if name in self._timers:
+            self._timers.pop(name).cancel()
+
+
+def limited_protocol(limits: Limits, max_connections: int) -> type[LimitedProtocol]:
+    """A protocol class for one server, with its limits."""
+    settings = {"header_timeout": limits.header_timeout, "write_timeout": limits.timeout, "idle": {}}
+    return type("LimitedProtocol", (LimitedProtocol,), settings | {"max_connections": max_connections})
+
+
+class RateLimit(logging.Filter):
+    """Passes at most `per_second` records in a second; the next one reports how many were dropped.
+
+    >>> limit = RateLimit(per_second=2)
+    >>> record = logging.LogRecord("a", logging.INFO, "", 0, "message", None, None)
+    >>> [limit.filter(record) for _ in range(4)]
+    [True, True, False, False]
+    """
+
+    def __init__(self, per_second: int = 100) -> None:
+        super().__init__()
+        self.per_second, self._second, self._n_seen, self._n_dropped = per_second, 0, 0, 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if int(record.created) != self._second:
+            self._second, self._n_seen = int(record.created), 0
+        self._n_seen += 1
+        if self._n_seen > self.per_second:
+            self._n_dropped += 1
+            return False
+        if self._n_dropped:
+            record.msg = f"{record.getMessage()} ({self._n_dropped} messages before this one were dropped)"
+            record.args, self._n_dropped = None, 0
+        return True

@@ -1,9 +1,188 @@
 """The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
 
-`routes` adds it to the app, `explanation` computes what is shown for a text, `files` evaluates an uploaded file,
-`static/` is sent to the browser: plain HTML, CSS and JavaScript without any other source.
+This module adds its routes and computes what is shown for a text; `files` evaluates an uploaded file; `static/` is sent
+to the browser: plain HTML, CSS and JavaScript without any other source.
 """
 
-from ebmcal.serving.ui.routes import add_ui
+import asyncio
+import re
+import secrets
+from collections.abc import Callable
+from importlib import resources
+from typing import Any
 
-__all__ = ["add_ui"]
+import numpy as np
+from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+
+from ebmcal.model import Model
+from ebmcal.predictions.arrays import softmax
+from ebmcal.reports.plots import EnergyHistogram
+from ebmcal.selective import AbstentionRule
+from ebmcal.selective.ood import OOD_SCORES
+from ebmcal.selective.rule import SCORE_NAMES
+from ebmcal.serving.app import require_key, respond
+from ebmcal.serving.batcher import Text
+from ebmcal.serving.schema import parse_text
+from ebmcal.serving.service import Service
+from ebmcal.serving.ui.files import describe_columns, predict_file, report_html
+
+#: What the page may do: use files of this server and show a report in a frame.
+POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/ui.js": ("ui.js", "text/javascript")}
+
+MAX_WORDS = 100  # that are left out one at a time; of a longer text the first ones
+MAX_FILE = 5_000_000  # bytes
+REPORT_TIMEOUT = 600.0  # seconds
+KEPT_REPORTS = 8
+
+
+def add_ui(app: FastAPI, service: Service) -> None:
+    """Add the page and its routes to an app."""
+    for path, (name, media_type) in FILES.items():
+        app.get(path, include_in_schema=False)(_file(name, media_type))
+    protected: dict[str, Any] = {"include_in_schema": False, **require_key(service.api_key)}
+    first = next(iter(service.engines.values()))
+    about = {
+        "models": list(service.engines),
+        "histogram": stored_histogram(first.model),
+        "is_pair": bool(first.model.is_pair),
+        "is_energy_trained": first.describe()["is_energy_trained"],
+    }
+    reports: dict[str, str] = {}
+    one_at_a_time = asyncio.Lock()  # a report needs a lot of memory
+
+    @app.get("/ui/about", **protected)
+    async def get_about() -> Response:
+        return JSONResponse(about)
+
+    @app.post("/ui/explain", **protected)
+    async def explain(request: Request) -> Response:
+        return await respond(request, service, lambda body: explain_text(service, parse_text(body, service.limits)))
+
+    @app.post("/ui/columns", **protected)
+    async def columns(request: Request) -> Response:
+        async def describe(content: bytes) -> dict[str, Any]:
+            return describe_columns(first.model, content)
+
+        return await respond(request, service, describe, media_type="text/csv", max_body=MAX_FILE)
+
+    @app.post("/ui/report", **protected)
+    async def report(request: Request, text: str = "text", text_pair: str = "", label: str = "label") -> Response:
+        async def create(content: bytes) -> dict[str, str]:
+            async with one_at_a_time:
+                predictions = await predict_file(service, content, text, text_pair or None, label)
+                html = await asyncio.to_thread(report_html, predictions)
+            name = secrets.token_urlsafe(16)
+            reports[name] = html
+            if len(reports) > KEPT_REPORTS:
+                del reports[next(iter(reports))]
+            return {"report": f"ui/report/{name}"}
+
+        options: dict[str, Any] = {"media_type": "text/csv", "max_body": MAX_FILE, "timeout": REPORT_TIMEOUT}
+        return await respond(request, service, create, **options)
+
+    @app.get("/ui/report/{name}", include_in_schema=False)  # a frame cannot send the API key: the name is a secret
+    async def stored_report(name: str) -> Response:
+        if name not in reports:
+            raise HTTPException(404, "This report does not exist any more. Create it again.")
+        return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
+
+
+def _file(name: str, media_type: str) -> Callable[[], Any]:
+    content = resources.files("ebmcal.serving.ui").joinpath("static", name).read_bytes()
+
+    async def send() -> Response:
+        headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
+        return Response(content, media_type=media_type, headers=headers)
+
+    return send
+
+
+def stored_histogram(model: Model) -> dict[str, Any] | None:
+    """The energy histograms that a run stored in the model directory, in the order in which they are shown."""
+    if "histograms" not in model.card:
+        return None
+    found = EnergyHistogram.from_json(model.card["histograms"]).to_json()
+    order = [n for prefix in ("train", "noise", "ood_", "test") for n in found["shares"] if n.startswith(prefix)]
+    return found | {"shares": {name: found["shares"][name] for name in order or found["shares"]}}
+
+
+async def explain_text(service: Service, text: Text) -> dict[str, Any]:
+    """The answers of all models, then the effect of each word on the energy of the first one."""
+    models = [await _explain_model(service, name, text) for name in service.engines]
+    shortened = service.engines[models[0]["name"]].shorten(text)
+    spans = word_spans(shortened if isinstance(shortened, str) else shortened[0])
+    words = await _word_effects(service, shortened, spans[:MAX_WORDS], models[0]) if len(spans) > 1 else []
+    return {"models": models, "words": words, "n_words": len(spans)}
+
+
+async def _explain_model(service: Service, name: str, text: Text) -> dict[str, Any]:
+    (answer,) = await service.answer([text], name)
+    engine = service.engines[name]
+    info = engine.describe()
+    logits = np.array([list(answer["logits"].values())])
+    before = softmax(logits * (info["folded_temperature"] or 1.0))[0]
+    return {
+        **answer,
+        "name": name,
+        "before": dict(zip(answer["logits"], before.tolist(), strict=True)),
+        "calibrator": info["calibrator"] or ("temperature, in the weights" if info["folded_temperature"] else None),
+        "abstention": info["abstention"],
+        "explanation": explain_decision(engine.rule, answer),
+        "ood_score_name": OOD_SCORES[engine.rule.ood.score] if engine.rule and engine.rule.ood else None,
+    }
+
+
+def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str | None:
+    """The score that the decision is based on and its threshold; None without a rule."""
+    if rule is None:
+        return None
+    if answer["decision"] == "abstain":
+        return str(answer["reason"])
+    reasons = []
+    if rule.score is not None and rule.guarantee is not None and rule.guarantee.threshold is not None:
+        name, threshold = SCORE_NAMES[rule.score.name], rule.guarantee.threshold
+        reasons.append(f"{name} is {answer['score']:.4g}, at least {threshold:.4g}")
+    if rule.ood is not None and not rule.answer_ood:
+        reasons.append(f"not out-of-distribution (p = {answer['ood_p']:.2g}, above {rule.ood.rate:g})")
+    return "; ".join(reasons) or "the rule answers every text"
+
+
+async def _word_effects(
+    service: Service, text: Text, spans: list[tuple[int, int]], answer: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Each word with E(text) − E(text without it): positive if the word raises the energy."""
+    first = text if isinstance(text, str) else text[0]
+    shorter = [without(first, span) for span in spans]
+    variants: list[Text] = [*shorter] if isinstance(text, str) else [(variant, text[1]) for variant in shorter]
+    size = max(1, min(service.limits.max_texts, service.limits.max_tokens // (answer["n_tokens"] + 2)))
+    energies: list[float] = []
+    for start in range(0, len(variants), size):
+        found = await service.answer(variants[start : start + size], answer["name"])
+        energies += [one["energy"] for one in found]
+    return [
+        {"start": start, "end": end, "word": first[start:end], "effect": answer["energy"] - energy}
+        for (start, end), energy in zip(spans, energies, strict=True)
+    ]
+
+
+def word_spans(text: str) -> list[tuple[int, int]]:
+    """Start and end of each word.
+
+    >>> word_spans("a fine film")
+    [(0, 1), (2, 6), (7, 11)]
+    """
+    return [match.span() for match in re.finditer(r"\S+", text)]
+
+
+def without(text: str, span: tuple[int, int]) -> str:
+    """The text without a word and the spaces after it.
+
+    >>> without("a fine film", (2, 6))
+    'a film'
+    """
+    return text[: span[0]] + text[span[1] :].lstrip()
