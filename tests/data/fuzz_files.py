@@ -18,9 +18,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ebmcal.data import DataConfig, load_task
-from ebmcal.data.store import store_table
-from ebmcal.data.tables import TableSource
-from ebmcal.data.values import Columns
 from ebmcal.errors import EbmcalError
 
 LABELS = ["good", "bad", "so-so"]
@@ -41,16 +38,12 @@ def samples() -> dict[str, bytes]:
     sink = pa.BufferOutputStream()
     table = pa.table({"text": [text for text, _ in rows], "label": [label for _, label in rows]})
     pq.write_table(table, sink, row_group_size=16)
-    stream = pa.BufferOutputStream()
-    with pa.ipc.new_stream(stream, table.schema) as writer:
-        writer.write_table(table, max_chunksize=16)
     return {
         ".csv": csv.encode(),
         ".tsv": csv.replace('",', '"\t').replace("text,label", "text\tlabel").encode(),
         ".jsonl": lines.encode(),
         ".json": json.dumps([{"text": text, "label": label} for text, label in rows]).encode(),
         ".parquet": sink.getvalue().to_pybytes(),
-        ".arrow": stream.getvalue().to_pybytes(),
     }
 
 
@@ -80,9 +73,6 @@ def corrupted(data: bytes, rng: random.Random) -> bytes:
 
 def read_all(path: Path, cache_dir: Path) -> int:
     """Load a file as training data and read every text; the number of rows."""
-    if path.suffix == ".arrow":  # only read as part of a saved dataset
-        source = TableSource(str(path), (path,))
-        return len(store_table(source, source.resolve(Columns("text", None, "label")), cache_dir).dataset)
     task = load_task(DataConfig(train=path), cache_dir)
     json.dumps(task.audit, allow_nan=False)
     texts = [text for split in task.splits.values() for text in split["text"]]

@@ -123,16 +123,12 @@ def test_its_own_result_is_returned_unchanged_unless_the_labels_differ():
     assert as_dataset(own, label_column="label", label_names=("1", "2"))["label"][:] == [0, 1]
 
 
-def test_ids_and_other_columns(tmp_path):
+def test_ids(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text('key,text,note,label\nk1,"one\nline",fine,x\nk2,broken\nk3,two,,y\n')
     with pytest.warns(UserWarning, match=r"a.csv: 1 row with too few fields: left out \(line 4\)"):
-        kept = as_dataset(path, id_column="key", label_column="label", keep_columns=True)
-    assert kept[:] == {"id": ["k1", "k3"], "text": ["one\nline", "two"], "label": [0, 1], "note": ["fine", ""]}
-    frame = pd.DataFrame({"text": TEXTS, "n": [1, 2, 3], "mixed": [1, "x", None]})
-    assert as_dataset(frame, keep_columns=True)[:2] == {
-        "id": ["0", "1"], "text": TEXTS[:2], "label": [-1, -1], "n": [1, 2], "mixed": ["1", '"x"'],
-    }  # fmt: skip
+        dataset = as_dataset(path, id_column="key", label_column="label")
+    assert dataset[:] == {"id": ["k1", "k3"], "text": ["one\nline", "two"], "label": [0, 1]}
     with pytest.raises(EbmcalError, match="Column 'key' has no id in row 1"):
         as_dataset({"key": ["a", ""], "text": ["x", "y"]}, id_column="key")
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from ebmcal.data import DataConfig, audit_messages, label_summary, load_task
+from ebmcal.data import DataConfig, audit_messages, load_task
 
 pytest.importorskip("datasets")
 
@@ -117,9 +117,3 @@ def test_absent_labels(tmp_path):
     rows = [(f"text {i}", "abc"[0 if i < 80 else 1 + i % 2]) for i in range(84)]
     shown = messages(rows, tmp_path)
     assert any(message.startswith("test: no rows with label") for message in shown)
-
-
-def test_label_summary():
-    assert label_summary({f"l{i}": i for i in range(1, 21)}) == (
-        "l20 20, l19 19, l18 18, l17 17, l16 16, l15 15, … (20 labels), l3 3, l2 2, l1 1"
-    )

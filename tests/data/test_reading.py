@@ -4,7 +4,6 @@ import csv
 import gzip
 import io
 import json
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,9 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from ebmcal.data import as_dataset
-from ebmcal.data.store import store_table
-from ebmcal.data.tables import TableSource
-from ebmcal.data.values import Columns
+from ebmcal.data.columns import Columns
+from ebmcal.data.tables import TableSource, store_table
 from ebmcal.errors import EbmcalError
 
 LABELLED = Columns("text", None, "label")
@@ -29,7 +27,7 @@ def write(folder, name, content):
 
 def read(path, columns=LABELLED, **options):
     """The stored columns and the tally of a file."""
-    source = TableSource((str(path)), (path,), **options) if options else TableSource.from_path(path)
+    source = TableSource((str(path)), path, **options) if options else TableSource.from_path(path)
     stored = store_table(source, source.resolve(columns))
     return stored.dataset[:], stored.info
 
@@ -320,15 +318,6 @@ def test_a_column_name_that_is_no_utf8(tmp_path):
         read(path)
 
 
-def test_rows_are_numbered_across_files(tmp_path):
-    paths = tuple(tmp_path / f"{i}.parquet" for i in range(3))
-    for i, path in enumerate(paths):
-        pq.write_table(pa.table({"text": [f"{i}a", f"{i}b"], "label": [0, 1]}), path)
-    stored = store_table(TableSource("shards", paths, "parquet"), LABELLED)
-    assert stored.dataset["id"][:] == ["0", "1", "2", "3", "4", "5"]
-    assert stored.places.tolist() == [0, 1, 2, 3, 4, 5]
-
-
 @pytest.mark.parametrize("name", ["a.csv.gz", "a.jsonl.gz", "a.txt.gz"])
 def test_compressed_files(name, tmp_path):
     content = {"a.csv.gz": "text\none\ntwo\n", "a.jsonl.gz": '{"text": "one"}\n{"text": "two"}\n'}.get(
@@ -364,23 +353,6 @@ def test_utf16(tmp_path):
     assert texts_of(write(tmp_path, "a.csv", "text\nschön\n".encode("utf-16")), encoding="utf-16") == ["schön"]
     with pytest.raises(EbmcalError, match=r"a.csv: line 1 or a later one cannot be decoded as utf-16"):
         texts_of(write(tmp_path, "a.csv", "text\nabc\n"), encoding="utf-16")
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b'[{"text": "fine, really"}, {"text": "dull; or not"}]',
-        b'{"text": "fine, really"}\n{"text": "dull; or not"}\n',
-        b'text,label\n"fine, really",good\ndull; or not,bad\n',
-        b"fine, really\ndull; or not\n",
-        b"[fine], really\ndull; or not\n",
-    ],
-)
-def test_standard_input(content, monkeypatch):
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content)))
-    assert texts_of("-")[1] == "dull; or not"
-    with pytest.raises(EbmcalError, match=r"Standard input \(-\) is empty"):
-        as_dataset("-")
 
 
 @pytest.mark.parametrize(

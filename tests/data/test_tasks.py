@@ -6,13 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from ebmcal.cli.tasks import tasks as tasks_command
-from ebmcal.data import TASKS, DataConfig, find_task, imdb_reviews, load_task
+from ebmcal.data import TASKS, DataConfig, find_task, load_task
 from ebmcal.errors import EbmcalError
 
 datasets = pytest.importorskip("datasets")
@@ -189,31 +188,6 @@ def hub_table(name: str, n: int) -> pa.Table:
     return pa.table(columns | {"label": np.arange(n) % len(task.label_names), "idx": np.arange(n)})
 
 
-@pytest.mark.parametrize(
-    "layout", ["{split}-00000-of-00001.parquet", "data/{split}-00000-of-00001.parquet", "{split}.parquet"]
-)
-def test_parquet_as_on_the_hub(layout, tmp_path):
-    for split, n in {"train": 30, "validation_matched": 12, "validation_mismatched": 12}.items():
-        path = tmp_path / "glue" / "mnli" / layout.format(split=split)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        pq.write_table(hub_table("mnli", n), path)
-    data = load_task(DataConfig(task="mnli", data_dir=tmp_path / "glue"), tmp_path / "cache")
-    assert sizes(data) == {"train": 30, "calibration": 6, "test": 6, "test_mismatched": 6}
-    assert data.splits["test"][0] == {"id": "6", "text": "text 6", "text_pair": "pair 6", "label": 0}
-
-
-def test_the_missing_label_of_the_hub_in_several_files(tmp_path):
-    table = hub_table("sst2", 30)
-    pq.write_table(table, tmp_path / "validation.parquet")
-    missing = table.set_column(1, "label", pa.array([-1] + [0, 1] * 14 + [1]))
-    for i in range(2):
-        pq.write_table(missing.slice(15 * i, 15), tmp_path / f"train-0000{i}-of-00002.parquet")
-    data = load_task(DataConfig(task="sst2", data_dir=tmp_path), tmp_path / "cache")
-    assert len(data.splits["train"]) == 29
-    assert data.splits["train"]["id"][:] == [str(i) for i in range(1, 30)]
-    assert data.audit["files"]["train"]["missing_labels"] == {"count": 1, "first": [0]}
-
-
 @pytest.fixture
 def saved(tmp_path):
     features = datasets.Features(
@@ -228,13 +202,6 @@ def saved(tmp_path):
     splits = {name: datasets.Dataset.from_dict(t.to_pydict(), features=features) for name, t in tables.items()}
     datasets.DatasetDict(splits).save_to_disk(tmp_path / "saved", num_shards={"train": 2, "validation": 1})
     return tmp_path / "saved"
-
-
-def test_a_folder_written_by_save_to_disk(saved, tmp_path):
-    data = load_task(DataConfig(task="rte", data_dir=saved), tmp_path / "cache")
-    assert sizes(data) == {"train": 30, "calibration": 6, "test": 6}
-    assert data.splits["train"]["text"][:] == [f"text {i}" for i in range(30)]
-    assert data.splits["test"]["label"][:] == [0, 1] * 3
 
 
 def test_the_hub(saved, tmp_path, monkeypatch):
@@ -273,10 +240,7 @@ def test_rotten_tomatoes_are_built_in(tmp_path):
     assert abs(np.mean(data.splits["test"]["label"]) - 0.5) < 0.01
     assert max(len(text) for text in data.splits["train"]["text"]) < 400
     assert data.audit["splits"]["test"]["shared"]["train"]["count"] == 0
-    reviews = imdb_reviews(4)
-    assert len(reviews) == 4
-    assert imdb_reviews(2, start=2) == reviews[2:]
-    assert not any("<br" in review for review in reviews)
+    assert data.splits["test"]["id"][0].startswith("2")  # rows of the file: 25,000 IMDB reviews come first
 
 
 def test_without_the_package_the_error_names_it(tmp_path, monkeypatch):

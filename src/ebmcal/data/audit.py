@@ -4,12 +4,12 @@ import difflib
 import re
 import unicodedata
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
+from ebmcal.data.columns import N_PLACES, NOT_UTF8, NUL, listed
 
-from ebmcal.data.splits import Split
-from ebmcal.data.values import N_PLACES, NOT_UTF8, NUL, listed
+if TYPE_CHECKING:
+    import pandas as pd
 
 FEW_ROWS = 100  # of a split
 FEW_LABEL_ROWS = 5
@@ -28,37 +28,27 @@ _DONE = {
 Entry = dict[str, Any]
 
 
-def audit_split(split: Split, names: tuple[str, ...], earlier: dict[str, Split]) -> dict[str, Any]:
-    """Counts for one split, and for the texts that it shares with earlier splits."""
-    counts = np.bincount(split.labels[split.labels >= 0], minlength=len(names))
-    repeated, conflicting = _duplicates(split)
+def audit_split(
+    rows: "pd.DataFrame", names: tuple[str, ...], unit: str, earlier: "dict[str, pd.DataFrame]"
+) -> dict[str, Any]:
+    """Counts for the rows (label, key, place, is_empty) of a split, and for the texts it shares with earlier splits."""
+    counts = rows["label"].value_counts()
+    is_copy = rows.duplicated("key")
+    conflicts = is_copy & (rows["label"] != rows.groupby("key")["label"].transform("first"))
     return {
-        "rows": len(split),
-        "unit": split.unit,
-        "label_counts": {name: int(n) for name, n in zip(names, counts, strict=True)},
-        "empty_texts": count_places(split.is_empty, split.places),
-        "duplicates": count_places(repeated, split.places),
-        "conflicting_duplicates": count_places(conflicting, split.places),
-        "shared": {n: count_places(_is_in(split.keys, other.keys), split.places) for n, other in earlier.items()},
+        "rows": len(rows),
+        "unit": unit,
+        "label_counts": {name: int(counts.get(i, 0)) for i, name in enumerate(names)},
+        "empty_texts": count_places(rows[rows["is_empty"]]),
+        "duplicates": count_places(rows[is_copy]),
+        "conflicting_duplicates": count_places(rows[conflicts]),
+        "shared": {name: count_places(rows[rows["key"].isin(other["key"])]) for name, other in earlier.items()},
     }
 
 
-def count_places(chosen: np.ndarray, places: np.ndarray) -> Entry:
-    """{"count", "first"}: the number of chosen rows and where the first of them are."""
-    return {"count": int(chosen.sum()), "first": places[chosen][:N_PLACES].tolist()}
-
-
-def _is_in(keys: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """`np.isin` by binary search, several times faster for random 64-bit keys."""
-    ordered = np.sort(others)
-    return ordered[np.minimum(np.searchsorted(ordered, keys), len(ordered) - 1)] == keys
-
-
-def _duplicates(split: Split) -> tuple[np.ndarray, np.ndarray]:
-    """[n] bool, [n] bool: rows with the text of an earlier row, and those of them with another label."""
-    _, first, inverse = np.unique(split.keys, return_index=True, return_inverse=True)
-    repeated = first[inverse] != np.arange(len(split))
-    return repeated, repeated & (split.labels != split.labels[first[inverse]])
+def count_places(rows: "pd.DataFrame") -> Entry:
+    """{"count", "first"}: the number of rows and where the first of them are."""
+    return {"count": len(rows), "first": rows["place"].iloc[:N_PLACES].tolist()}
 
 
 def audit_messages(audit: dict[str, Any]) -> list[str]:
@@ -167,16 +157,6 @@ def _likely_misspelt(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
             and re.sub(r"\d", "", name) != re.sub(r"\d", "", other)  # "type 1" and "type 2" are not misspelt
         ]
         yield from ((name, other) for other in difflib.get_close_matches(name, frequent, n=1, cutoff=0.85) if n)
-
-
-def label_summary(counts: dict[str, int]) -> str:
-    """Labels with their counts, most frequent first; of many, the first and the last ones.
-
-    >>> label_summary({"bad": 5, "good": 20})
-    'good 20, bad 5'
-    """
-    shown = [f"{name} {n:,}" for name, n in sorted(counts.items(), key=lambda item: -item[1])]
-    return ", ".join(shown if len(shown) <= 12 else [*shown[:6], f"… ({len(shown)} labels)", *shown[-3:]])
 
 
 def _label(name: str, counts: dict[str, int]) -> str:

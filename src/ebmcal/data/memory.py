@@ -1,18 +1,12 @@
-"""Python objects → a `TableSource`: lists, (texts, labels), dicts of columns, `datasets.Dataset` and all tables that
-support the Arrow stream protocol (pandas, polars, pyarrow, duckdb). Also standard input ("-")."""
+"""Python objects → Arrow: lists, (texts, labels), dicts of columns, `datasets.Dataset`, and all tables that support the
+Arrow stream protocol (pandas, polars, pyarrow, duckdb)."""
 
-import json
-import os
-import re
-import sys
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.data.tables import SUFFIXES, TableSource
-from ebmcal.data.values import Columns, has_surrogates
+from ebmcal.data.columns import Columns, has_surrogates
+from ebmcal.data.tables import TableSource
 from ebmcal.errors import EbmcalError, error_context
-from ebmcal.storage import TemporaryDirectory
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,24 +15,20 @@ ACCEPTED = (
     "a path, a list of texts, a list of (text, text) pairs, a tuple (texts, labels), a dict of columns, a "
     "datasets.Dataset, or a table of pandas, polars, pyarrow or duckdb"
 )
-STDIN = "-"
-_spooled: list[TemporaryDirectory] = []  # copies of standard input, removed when the process ends
 
 
-def as_source(data: Any, columns: Columns, encoding: str | None = None) -> tuple[TableSource, Columns]:
-    """The table behind a path or an object, and its columns, which exist. Lists get the usual names.
+def object_source(data: Any, columns: Columns) -> tuple[TableSource, Columns]:
+    """The table of an object, and its columns, which exist. Lists get the usual names.
 
-    >>> source, columns = as_source((["fine film", "dull film"], [1, 0]), Columns())
+    >>> source, columns = object_source((["fine film", "dull film"], [1, 0]), Columns())
     >>> source.table.to_pydict(), columns.label
     ({'text': ['fine film', 'dull film'], 'label': [1, 0]}, 'label')
     """
-    if isinstance(data, str | os.PathLike):
-        source = TableSource.from_path(_as_path(data, columns), encoding)
-        return source, source.resolve(columns)
+    import pyarrow as pa
+
     name = f"the {type(data).__name__}"
     with error_context(name):
-        found = _named_columns(data, columns)
-        values, columns = _listed_columns(data, columns) if found is None else found
+        values, columns = _named_columns(data, columns) or _listed_columns(data, columns)
         arrays = {column: _as_arrow(values[column], column, columns) for column in values}
         lengths = {column: len(array) for column, array in arrays.items()}
         if len(set(lengths.values())) > 1:
@@ -46,44 +36,13 @@ def as_source(data: Any, columns: Columns, encoding: str | None = None) -> tuple
             raise EbmcalError(f"The columns differ in length: {counts}.")
         if not any(lengths.values()):
             raise EbmcalError("The data has no rows; expected at least one text.")
-    import pyarrow as pa
-
-    label_names = _class_names(data, columns)
+    features = getattr(data, "features", None)
+    kind = features.get(columns.label) if isinstance(features, dict) else None
+    label_names = tuple(getattr(kind, "names", None) or ())  # of a `datasets.ClassLabel`
     if label_names:  # numbers mean nothing without these names
         classes = arrays[str(columns.label)].to_pylist()
         arrays[str(columns.label)] = pa.array([label_names[i] if i is not None and i >= 0 else None for i in classes])
     return TableSource(name, table=pa.table(arrays), label_names=label_names), columns
-
-
-def _class_names(data: Any, columns: Columns) -> tuple[str, ...]:
-    """The names of a `ClassLabel` column of a `datasets.Dataset`."""
-    features = getattr(data, "features", None)
-    kind = features.get(columns.label) if isinstance(features, dict) else None
-    return tuple(getattr(kind, "names", None) or ())
-
-
-def _as_path(data: "str | os.PathLike[str]", columns: Columns) -> Path:
-    if os.fspath(data) == STDIN:
-        return _spool_stdin(columns.text or "text")
-    path = Path(os.path.expanduser(data))
-    if isinstance(data, str) and not os.path.exists(path) and path.suffix.lower() not in (*SUFFIXES, ".gz"):
-        raise EbmcalError(f"There is no file {data!r:.80}. To pass a text, use a list: [text].")
-    return path
-
-
-def _spool_stdin(text_column: str) -> Path:
-    """Standard input as a temporary file; the format is detected from the first characters."""
-    content = sys.stdin.buffer.read()
-    head = content[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
-    if not head:
-        raise EbmcalError("Standard input (-) is empty. Pass a file or pipe one in.")
-    names = [name.strip(b'" ') for name in re.split(rb"[,;\t|]", head.splitlines()[0])]
-    suffix = ".csv" if text_column.encode() in names else ".txt"
-    suffix = ".parquet" if head.startswith(b"PAR1") else ".json" if re.match(rb"\[?\s*\{", head) else suffix
-    _spooled.append(TemporaryDirectory())
-    path = _spooled[-1].path / f"stdin{suffix}"
-    path.write_bytes(content)
-    return path
 
 
 def _named_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Columns] | None:
@@ -97,11 +56,11 @@ def _named_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Columns
         raise EbmcalError("expected a Dataset, got a stream of rows. Load it without streaming.")
     if library == "datasets" and hasattr(data, "select_columns"):
         columns = columns.resolve(data.column_names)
-        data = data.select_columns(columns.wanted(data.column_names)).with_format("arrow")[:]
+        data = data.select_columns(columns.names()).with_format("arrow")[:]
     if isinstance(data, Mapping) or (library == "pandas" and hasattr(data, "columns")):
         names = {str(name): name for name in data}
         columns = columns.resolve([str(name) for name in data])
-        return {name: data[names[name]] for name in columns.wanted(names)}, columns
+        return {name: data[names[name]] for name in columns.names()}, columns
     if not hasattr(data, "__arrow_c_stream__"):
         return None
     try:
@@ -109,7 +68,7 @@ def _named_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Columns
     except pa.ArrowInvalid:  # a single column, such as a pandas Series
         return None
     columns = columns.resolve(table.column_names)
-    return {name: table[name] for name in columns.wanted(table.column_names)}, columns
+    return {name: table[name] for name in columns.names()}, columns
 
 
 def _listed_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Columns]:
@@ -126,9 +85,8 @@ def _listed_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Column
     if columns.id or (columns.label and labels is None):
         raise EbmcalError("A list of texts has no other columns. Pass (texts, labels) or a table.")
     text, pair, label = columns.text or "text", columns.pair or "text_pair", columns.label or "label"
-    if not is_pair:
-        found: dict[str, Any] = {text: texts}
-    else:
+    found: dict[str, Any] = {text: texts}
+    if is_pair:
         wrong = next((i for i, row in enumerate(texts) if not _is_pair(row)), None)
         if wrong is not None:
             raise EbmcalError(f"Row {wrong} is {_show(texts[wrong])}; expected a pair of texts, as in row 0.")
@@ -152,53 +110,41 @@ def _items(values: Any) -> list[Any]:
 
 
 def _as_arrow(values: Any, name: str, columns: Columns) -> "pa.Array":
-    """One column. Texts must be strings without gaps. Mixed types are allowed in other columns only, as JSON."""
-    import pyarrow as pa
-
-    try:
-        if hasattr(values, "__arrow_c_stream__"):
-            column = pa.chunked_array(values).combine_chunks()
-        else:
-            column = pa.array(_items(values), from_pandas=True)  # NaN is a missing value
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        if name in columns.names():
-            raise _explain_mixture(_items(values), name, error) from error
-        return pa.array([None if value is None else json.dumps(value, default=str) for value in _items(values)])
-    if pa.types.is_dictionary(column.type):  # a categorical
-        column = column.dictionary_decode()
-    if name in columns.texts():
-        _check_texts(column, name)
-    return column
-
-
-def _check_texts(column: "pa.Array", name: str) -> None:
+    """One column. Texts must be strings without gaps."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    if column.null_count:
-        first = pc.index(pc.is_null(column), True).as_py()
+    try:
+        is_arrow = hasattr(values, "__arrow_c_stream__")
+        column = pa.chunked_array(values).combine_chunks() if is_arrow else pa.array(_items(values), from_pandas=True)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise _explain_mixture(_items(values), name, error) from error
+    if pa.types.is_dictionary(column.type):  # a categorical
+        column = column.dictionary_decode()
+    if name in columns.texts() and column.null_count:
         raise EbmcalError(
             f"Column {name!r} lacks {column.null_count:,} of {len(column):,} texts (None or NaN), the first in row "
-            f"{first} (counting from 0). Remove these rows or fill them in."
+            f"{pc.index(pc.is_null(column), True)} (counting from 0). Remove these rows or fill them in."
         )
-    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if len(column) and not any(is_kind(column.type) for is_kind in kinds):
+    strings = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+    if name in columns.texts() and len(column) and not any(is_kind(column.type) for is_kind in strings):
         raise EbmcalError(f"Column {name!r} starts with {_show(column[0].as_py())}; expected strings.")
+    return column
 
 
 def _explain_mixture(values: list[Any], name: str, error: Exception) -> EbmcalError:
     """Why a list cannot be one column: a lone surrogate, or a value of another type than the first."""
     first = next((value for value in values if value is not None), None)
     for i, value in enumerate(values):
+        place = f"row {i} (counting from 0)"
         if isinstance(value, str) and has_surrogates(value):
             return EbmcalError(
-                f"Column {name!r}, row {i} (counting from 0) has a lone surrogate, half a character: {value!r:.60}. "
-                "Remove it."
+                f"Column {name!r}, {place} has a lone surrogate, half a character: {value!r:.60}. Remove it."
             )
         if value is not None and type(value) is not type(first):
             return EbmcalError(
-                f"Column {name!r} mixes types: it starts with {_show(first)} and has {_show(value)} in row {i} "
-                "(counting from 0). Use one type."
+                f"Column {name!r} mixes types: it starts with {_show(first)} and has {_show(value)} in {place}. Use "
+                "one type."
             )
     return EbmcalError(f"Column {name!r} cannot be converted: {error}.")
 

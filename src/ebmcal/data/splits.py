@@ -4,35 +4,16 @@ Each distinct text gets a pseudo-random position from its 64-bit key and the see
 each class. Rows with the same text stay together, so no text is in two parts of a split.
 """
 
-from dataclasses import dataclass
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ebmcal.data.columns import row_key
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
     from datasets import Dataset
-
-
-@dataclass(frozen=True)
-class Split:
-    """A split with what choosing and auditing rows needs: per row label, text key, place in the file, emptiness."""
-
-    dataset: "Dataset"
-    labels: np.ndarray  # [n] int64
-    keys: np.ndarray  # [n] uint64
-    places: np.ndarray  # [n] int64, line or row of the source
-    is_empty: np.ndarray  # [n] bool
-    unit: str  # of places
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    def take(self, rows: np.ndarray) -> "Split":
-        """The split with only these rows, in this order."""
-        arrays = (self.labels[rows], self.keys[rows], self.places[rows], self.is_empty[rows])
-        return Split(self.dataset.select(rows), *arrays, self.unit)
 
 
 def halves(n: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,3 +113,37 @@ def _positions(keys: np.ndarray, seed: int) -> np.ndarray:
         z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
         z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
         return z ^ (z >> np.uint64(31))
+
+
+def text_keys(dataset: "Dataset") -> np.ndarray:
+    """[n] uint64: a stable key of the texts of each row; rows with equal texts have equal keys."""
+    return _keys_and_labels(dataset)[0]
+
+
+def dataset_fingerprint(dataset: "Dataset") -> str:
+    """16 hex digits of the texts and labels in order, independent of ids and of where they are stored."""
+    return content_fingerprint("text_pair" in dataset.column_names, *_keys_and_labels(dataset))
+
+
+def _keys_and_labels(dataset: "Dataset") -> tuple[np.ndarray, np.ndarray]:
+    """[n] uint64 text keys and [n] int64 labels (-1 without a label column), in one pass with bounded memory."""
+    names = [name for name in ("text", "text_pair") if name in dataset.column_names]
+    has_labels = "label" in dataset.column_names
+    keys, labels = np.empty(len(dataset), np.uint64), np.full(len(dataset), -1, np.int64)
+    start = 0
+    for batch in dataset.select_columns([*names, *["label"][:has_labels]]).with_format("arrow").iter(batch_size=4096):
+        rows = slice(start, start + batch.num_rows)
+        keys[rows] = list(map(row_key, *(batch[name].to_pylist() for name in names)))
+        if has_labels:
+            labels[rows] = batch["label"].to_numpy()
+        start += batch.num_rows
+    return keys, labels
+
+
+def content_fingerprint(is_pair: bool, keys: np.ndarray, labels: np.ndarray) -> str:
+    """`dataset_fingerprint` from the text keys [n] and the labels [n]."""
+    digest = hashlib.sha256(f"{is_pair} {len(keys)}".encode())
+    for start in range(0, len(keys), 65536):
+        digest.update(keys[start : start + 65536].astype("<u8").tobytes())
+        digest.update(labels[start : start + 65536].astype("<i8").tobytes())
+    return digest.hexdigest()[:16]

