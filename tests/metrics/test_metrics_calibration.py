@@ -8,7 +8,7 @@ from metric_cases import bin_by_definition, ece_by_loops, make_rows
 
 from ebmcal import EbmcalError, metrics
 from ebmcal.metrics import ece_classwise, ece_top_label, mce_classwise, mce_top_label, reliability_bins
-from ebmcal.metrics.calibration import assign_bins, width_bins
+from ebmcal.metrics.calibration import assign_bins
 
 BINNED = [metric.function for metric in metrics.METRICS.values() if metric.is_binned]
 
@@ -71,7 +71,7 @@ def test_values_at_and_next_to_every_edge(n_bins):
     edges = np.arange(n_bins + 1) / n_bins
     values = np.concatenate([edges, np.nextafter(edges, 0), np.nextafter(edges, 1)]).clip(0, 1)
     expected = np.searchsorted(edges[1:-1], values, side="right")
-    np.testing.assert_array_equal(width_bins(values, n_bins), expected)
+    np.testing.assert_array_equal(assign_bins(values, n_bins, "width"), expected)
     if n_bins <= 100:
         assert expected.tolist() == [bin_by_definition(v, n_bins) for v in values]
 
@@ -79,14 +79,14 @@ def test_values_at_and_next_to_every_edge(n_bins):
 def test_an_edge_where_multiplication_rounds_up():
     below = np.nextafter(9 / 20, 0)
     assert int(below * 20) == 9
-    assert width_bins(np.array([below, 9 / 20, 0.15]), 20).tolist() == [8, 9, 3]
+    assert assign_bins(np.array([below, 9 / 20, 0.15]), 20, "width").tolist() == [8, 9, 3]
 
 
 @settings(max_examples=50)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 150))
 def test_bins_are_those_of_comparison(values, n_bins):
     expected = np.searchsorted(np.arange(1, n_bins) / n_bins, values, side="right")
-    np.testing.assert_array_equal(width_bins(np.array(values), n_bins), expected)
+    np.testing.assert_array_equal(assign_bins(np.array(values), n_bins, "width"), expected)
 
 
 @pytest.mark.parametrize("n_bins", [1, 5, 20])

@@ -1,5 +1,7 @@
 """Properties of every entry of METRICS, over shapes, dtypes and degenerate rows."""
 
+import math
+
 import hypothesis
 import numpy as np
 import pytest
@@ -64,10 +66,10 @@ def test_statistics_of_weighted_rows_give_the_metric_of_repeated_rows(name):
     assert statistics.value() == pytest.approx(METRICS[name].function(labels, probs=probs), abs=1e-12)
     weights = np.bincount(np.random.default_rng(0).integers(0, 60, 60), minlength=60)
     index, amount = statistics.entries(slice(0, 60))
-    sums = np.bincount(index.ravel(), (amount * weights).ravel(), minlength=statistics.n_sums)
+    sums = np.bincount(index.ravel(), (amount * weights).ravel(), minlength=math.prod(statistics.shape))
     rows = np.repeat(np.arange(60), weights)
     expected = METRICS[name].function(labels[rows], probs=probs[rows])
-    assert statistics.finish(sums, np.float64(60)) == pytest.approx(expected, abs=1e-12)
+    assert statistics.finish(sums.reshape(statistics.shape), np.float64(60)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_titles_are_unique_and_qualified():

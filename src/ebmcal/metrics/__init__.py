@@ -6,6 +6,7 @@ adjusts p-values for multiple comparisons.
 
 from ebmcal.metrics.calibration import (
     Bins,
+    brier_decomposition,
     ece_classwise,
     ece_classwise_debiased,
     ece_top_label,
@@ -13,11 +14,21 @@ from ebmcal.metrics.calibration import (
     mce_classwise,
     mce_top_label,
     reliability_bins,
+    smooth_ece,
 )
-from ebmcal.metrics.classification import accuracy, macro_f1, matthews
+from ebmcal.metrics.classification import (
+    accuracy,
+    balanced_brier,
+    brier,
+    confidence_on_errors,
+    human_kl,
+    human_tv,
+    macro_f1,
+    matthews,
+    nll,
+)
 from ebmcal.metrics.comparison import PairedTest, holm, mean_of_tests, paired_test
-from ebmcal.metrics.intervals import FewRowsWarning, Interval, bootstrap, summarize
-from ebmcal.metrics.ood import OOD_SCORES, ood_bootstrap, ood_detection, ood_scores
+from ebmcal.metrics.intervals import FewRowsWarning, Interval, bootstrap, ood_bootstrap, summarize
 from ebmcal.metrics.registry import (
     DEFAULT_METRICS,
     HEADLINE_METRICS,
@@ -27,24 +38,17 @@ from ebmcal.metrics.registry import (
     compute_metrics,
     find_metric,
 )
-from ebmcal.metrics.scoring import (
-    balanced_brier,
-    brier,
-    brier_decomposition,
-    confidence_on_errors,
-    human_kl,
-    human_tv,
-    nll,
-)
 from ebmcal.metrics.selective import (
+    OOD_SCORES,
     RiskCoverage,
     accuracy_at_coverage,
     aurc,
     coverage_at_risk,
     error_auroc,
+    ood_detection,
+    ood_scores,
     risk_coverage,
 )
-from ebmcal.metrics.smooth import smooth_ece
 
 __all__ = [
     "DEFAULT_METRICS",

@@ -1,6 +1,7 @@
-"""Binned calibration errors: expected (ECE) and maximum (MCE), class-wise and top-label, plain and debiased.
+"""Calibration errors: expected (ECE) and maximum (MCE), class-wise and top-label, plain and debiased; smooth ECE.
 
-With B bins and, in bin b, n_b events with mean forecast conf_b and the share acc_b of events that occurred:
+Every function takes `labels` [n] and `probs` or `logits` [n, C]. With B bins and, in bin b, n_b events with mean
+forecast conf_b and the share acc_b of events that occurred:
 
     ECE = Σ_b n_b/n · |acc_b − conf_b|        MCE = max_b |acc_b − conf_b|  over bins that are not empty
 
@@ -11,7 +12,6 @@ Equal-width bins are [i/B, (i+1)/B), the last one closed, as comparison with the
 Equal-mass bins hold equal shares of the rows; equal values stay in one bin (see `bin_edges`).
 """
 
-import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -19,8 +19,8 @@ from typing import Any, Literal
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.classification import confidence_and_correct
-from ebmcal.metrics.sufficient_statistics import SufficientStatistics
+from ebmcal.metrics.classification import brier, confidence_and_correct
+from ebmcal.metrics.resampling import SufficientStatistics, from_statistics
 from ebmcal.predictions.arrays import as_labels_and_probs
 
 Binning = Literal["width", "mass"]
@@ -35,8 +35,6 @@ def ece_classwise(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
     """Expected calibration error, class-wise: the mean over classes of the error of P(y|x).
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> round(ece_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]]), 4)
     0.15
@@ -56,15 +54,12 @@ def ece_top_label(
 ) -> float:
     """Expected calibration error of the confidence, the probability of the predicted class.
 
-    Takes `labels` [n] and `probs` or `logits` [n, C].
-
     >>> ece_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
     confidence, correct = confidence_and_correct(labels, probs)
-    bins = assign_bins(confidence, n_bins, binning)
-    gaps = np.bincount(bins, weights=confidence - correct)
+    gaps = np.bincount(assign_bins(confidence, n_bins, binning), weights=confidence - correct)
     return float(np.abs(gaps).sum() / len(labels))
 
 
@@ -72,8 +67,6 @@ def ece_classwise_debiased(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
     """`ece_classwise` minus the expected effect of label noise in bins with few rows; see `_debiased`.
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
@@ -87,8 +80,6 @@ def ece_top_label_debiased(
 ) -> float:
     """`ece_top_label` minus the expected effect of label noise in bins with few rows; see `_debiased`.
 
-    Takes `labels` [n] and `probs` or `logits` [n, C].
-
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
     """
@@ -100,8 +91,6 @@ def mce_classwise(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
     """Maximum calibration error, class-wise: the largest gap of any bin of any class.
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
@@ -115,8 +104,6 @@ def mce_top_label(
 ) -> float:
     """Maximum calibration error of the confidence.
 
-    Takes `labels` [n] and `probs` or `logits` [n, C].
-
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
@@ -124,75 +111,35 @@ def mce_top_label(
     return float(_largest_gap(bin_sums(labels, probs, "top_label", n_bins, binning)))
 
 
-def _debiased(sums: np.ndarray) -> float:
-    """ECE minus the expected effect of label noise, as Kumar et al. (2019) do for its square, from [3, events, bins].
+def brier_decomposition(labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = 20) -> dict[str, float]:
+    """The parts of the Brier score of the class-wise binned forecast (Murphy 1973).
 
-    Given its forecasts, the gap d_b of bin b has a standard error of s_b² = acc_b(1 − acc_b)/n_b around the true gap.
-    If d_b were the true gap, |gap| would be E|N(d_b, s_b²)| on average (a folded normal), so 2|d_b| minus that is the
-    estimate, at least 0. The `uncertainty-calibration` package draws that expectation; this is its closed form.
+    Each P(y|x) is replaced by the mean of its equal-width bin; for that forecast, summed over classes,
+
+        binned_brier = calibration + refinement        refinement = uncertainty − resolution
+
+    exactly, with calibration = Σ_b n_b/n (acc_b − conf_b)² and refinement = Σ_b n_b/n acc_b (1 − acc_b). `brier` is
+    the score of the original forecast; it is close to `binned_brier` when the bins are narrow.
+
+    >>> parts = brier_decomposition([0, 1], probs=[[0.9, 0.1], [0.9, 0.1]])
+    >>> {name: round(value, 2) for name, value in parts.items()}
+    {'brier': 0.82, 'binned_brier': 0.82, 'calibration': 0.32, 'refinement': 0.5, 'uncertainty': 0.5, 'resolution': 0.0}
     """
-    from scipy.special import erf
-
-    counts, gaps, hits = _per_bin(sums)
-    shares = hits / counts
-    spread = np.sqrt(np.maximum(shares * (1 - shares), 0.0) / counts)
-    ratio = np.divide(gaps, spread, out=np.full_like(gaps, np.inf), where=spread > 0)
-    folded = spread * np.sqrt(2 / np.pi) * np.exp(-(ratio**2) / 2) + gaps * erf(ratio / np.sqrt(2))
-    return max(float((counts * (2 * gaps - folded)).sum() / sums[0].sum()), 0.0)
-
-
-def _largest_gap(sums: np.ndarray) -> np.ndarray:
-    """The largest gap [...] of bin sums [..., 3, events, bins]."""
-    return _per_bin(sums)[1].max(axis=(-1, -2))
-
-
-def _per_bin(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Counts (at least 1), absolute gaps and hits [..., events, bins] of bin sums [..., 3, events, bins]."""
-    counts, forecast, hits = sums[..., 0, :, :], sums[..., 1, :, :], sums[..., 2, :, :]
-    counts = np.maximum(counts, 1.0)  # an empty bin has no gap and no weight: 0/1 instead of 0/0
-    return counts, np.abs(hits - forecast) / counts, hits
-
-
-def events(labels: np.ndarray, probs: np.ndarray, kind: Kind) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Forecasts [n] and outcomes [n] (bool) of each event: one for `top_label`, C for `class`."""
-    if kind == "top_label":
-        yield confidence_and_correct(labels, probs)
-    else:
-        for y in range(probs.shape[1]):
-            yield np.ascontiguousarray(probs[:, y]), labels == y
-
-
-def bin_sums(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning) -> np.ndarray:
-    """Counts, summed forecasts and hits of every bin of every event [3, events, bins]."""
-    sums = np.zeros((3, probs.shape[1] if kind == "class" else 1, _checked_bins(n_bins, binning)))
-    for index, (forecast, outcome) in enumerate(events(labels, probs, kind)):
-        bins = assign_bins(forecast, n_bins, binning)
-        for row, weights in enumerate((None, forecast, outcome)):
-            sums[row, index] = np.bincount(bins, weights=weights, minlength=n_bins)
-    return sums
-
-
-def mce_statistics(
-    labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int = N_BINS, binning: Binning = "width"
-) -> SufficientStatistics | None:
-    """MCE from the bin sums; None for equal-mass bins, which move with the resample."""
-    if binning != "width":
-        return None
-    n_events = probs.shape[1] if kind == "class" else 1
-    shape = (3, n_events, n_bins)
-
-    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        forecast, outcome = map(np.stack, zip(*events(labels[part], probs[part], kind), strict=True))
-        index = width_bins(forecast, n_bins) + np.arange(n_events)[:, None] * n_bins
-        size = n_events * n_bins
-        return np.concatenate([index, index + size, index + 2 * size]), np.concatenate(
-            [np.ones_like(forecast), forecast, outcome]
-        )
-
-    def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
-        return _largest_gap(sums.reshape(*sums.shape[:-1], *shape))
-
-    return SufficientStatistics(len(labels), 3 * n_events * n_bins, entries, finish, width=3 * n_events)
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    counts, forecast, hits = bin_sums(labels, probs, "class", n_bins, "width")
+    counts, n = np.maximum(counts, 1.0), len(labels)
+    calibration = float(((forecast - hits) ** 2 / counts).sum() / n)
+    refinement = float((hits * (1 - hits / counts)).sum() / n)
+    base = hits.sum(axis=1) / n
+    uncertainty = float((base * (1 - base)).sum())
+    return {
+        "brier": brier(labels, probs=probs),
+        "binned_brier": calibration + refinement,
+        "calibration": calibration,
+        "refinement": refinement,
+        "uncertainty": uncertainty,
+        "resolution": uncertainty - refinement,
+    }
 
 
 @dataclass(frozen=True)
@@ -236,12 +183,11 @@ def reliability_bins(
     n_classes = probs.shape[1]
     if class_index is not None and not 0 <= class_index < n_classes:
         raise EbmcalError(f"class_index is {class_index}; expected 0..{n_classes - 1} with {n_classes} classes.")
-    if kind == "top_label" or class_index is None:
-        forecast, outcome = map(np.concatenate, zip(*events(labels, probs, kind), strict=True))
-    else:
+    if kind == "class" and class_index is not None:
         forecast, outcome = np.ascontiguousarray(probs[:, class_index]), labels == class_index
-    edges = bin_edges(forecast, n_bins, binning)
-    codes = assign_bins(forecast, n_bins, binning)
+    else:
+        forecast, outcome = map(np.concatenate, zip(*events(labels, probs, kind), strict=True))
+    edges, codes = bin_edges(forecast, n_bins, binning), assign_bins(forecast, n_bins, binning)
     counts, *sums = (np.bincount(codes, w, minlength=len(edges) - 1) for w in (None, forecast, outcome))
     filled = np.where(counts > 0, counts, np.nan)
     confidence, share = (part / filled for part in sums)
@@ -261,16 +207,29 @@ def wilson(hits: np.ndarray, counts: np.ndarray, z: float = 1.959963984540054) -
     return np.clip(middle - margin, 0, 1), np.clip(middle + margin, 0, 1)
 
 
+def events(labels: np.ndarray, probs: np.ndarray, kind: Kind) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Forecasts [n] and outcomes [n] (bool) of each event: one for `top_label`, C for `class`."""
+    if kind == "top_label":
+        yield confidence_and_correct(labels, probs)
+    else:
+        for y in range(probs.shape[1]):
+            yield np.ascontiguousarray(probs[:, y]), labels == y
+
+
 def assign_bins(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray:
     """The bin of each value [n].
 
-    >>> assign_bins(np.array([0.0, 0.3, 1.0]), 2, "mass")
-    array([0, 1, 1])
+    >>> assign_bins(np.array([0.0, 0.3, 1.0]), 2, "mass"), assign_bins(np.array([0.0, 0.15, 1.0]), 20, "width")
+    (array([0, 1, 1]), array([ 0,  3, 19]))
     """
-    _checked_bins(n_bins, binning)
-    if binning == "width":
-        return width_bins(values, n_bins)
-    return np.searchsorted(bin_edges(values, n_bins, binning)[1:-1], values, side="right")
+    _check_bins(n_bins, binning)
+    if binning == "mass":
+        return np.searchsorted(bin_edges(values, n_bins, binning)[1:-1], values, side="right")
+    bins = np.floor(values * n_bins)
+    # Multiplication rounds: with 20 bins, the float before 9/20 times 20 is 9.0. Compare with the edges themselves.
+    bins -= bins / n_bins > values
+    bins += (bins + 1) / n_bins <= values
+    return np.minimum(bins, n_bins - 1, out=bins).astype(np.intp)
 
 
 def bin_edges(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray:
@@ -282,7 +241,7 @@ def bin_edges(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray:
     >>> bin_edges(np.array([0.1, 0.2, 0.3, 0.4]), 2, "mass")
     array([0. , 0.3, 1. ])
     """
-    _checked_bins(n_bins, binning)
+    _check_bins(n_bins, binning)
     if binning == "width":
         return np.arange(n_bins + 1) / n_bins
     starts = np.linspace(0, len(values), n_bins + 1).astype(np.intp)[1:-1]
@@ -290,41 +249,122 @@ def bin_edges(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray:
     return np.concatenate([[0.0], inner[inner > values.min()], [1.0]])
 
 
-def width_bins(values: np.ndarray, n_bins: int) -> np.ndarray:
-    """The equal-width bin of each value, by multiplication instead of a search.
-
-    >>> width_bins(np.array([0.0, 0.15, 1.0]), 20)
-    array([ 0,  3, 19], dtype=int32)
-    """
-    factor = _safe_factor(n_bins)
-    if factor is None:
-        return np.searchsorted(np.arange(1, n_bins) / n_bins, values, side="right")
-    bins = (values * (n_bins * factor)).astype(np.int32)
-    if factor > 1:
-        bins //= factor
-    return np.minimum(bins, n_bins - 1, out=bins)
-
-
-@functools.lru_cache(maxsize=64)
-def _safe_factor(n_bins: int) -> int | None:
-    """The smallest k for which ⌊value · (B·k)⌋ // k is the bin of every float64; None if there is no small one.
-
-    Multiplication rounds: with 20 bins, the float before 9/20 times 20 is 9.0. Rounding is monotone, so only each edge
-    and the float before it can fall into the wrong bin, and times 60 they do not.
-    """
-    bins = np.arange(1, n_bins)
-    edges = bins / n_bins
-    below = np.nextafter(edges, 0.0)
-    for k in range(1, 200):
-        if np.all(edges * (n_bins * k) >= bins * k) and np.all(below * (n_bins * k) < bins * k):
-            return k
-    return None
-
-
-def _checked_bins(n_bins: int, binning: str) -> int:
-    """`n_bins`, or an error for an invalid number or kind of bins."""
+def _check_bins(n_bins: int, binning: str) -> None:
     if not isinstance(n_bins, int | np.integer) or isinstance(n_bins, bool) or not 1 <= n_bins <= MAX_BINS:
         raise EbmcalError(f"n_bins is {n_bins!r}; expected a whole number from 1 to {MAX_BINS:,}.")
     if binning not in ("width", "mass"):
         raise unknown_name("binning", str(binning), ["width", "mass"])
-    return int(n_bins)
+
+
+def bin_sums(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning) -> np.ndarray:
+    """Counts, summed forecasts and hits of every bin of every event [3, events, bins]."""
+    each = []
+    for forecast, outcome in events(labels, probs, kind):
+        bins = assign_bins(forecast, n_bins, binning)
+        each.append([np.bincount(bins, weights, minlength=n_bins) for weights in (None, forecast, outcome)])
+    return np.moveaxis(np.array(each, dtype=np.float64), 1, 0)
+
+
+def folded_normal(mean: np.ndarray) -> np.ndarray:
+    """E|N(mean, 1)|."""
+    from scipy.special import erf
+
+    return mean * erf(mean / np.sqrt(2)) + np.sqrt(2 / np.pi) * np.exp(-mean * mean / 2)
+
+
+def _debiased(sums: np.ndarray) -> float:
+    """ECE minus the expected effect of label noise, as Kumar et al. (2019) do for its square, from [3, events, bins].
+
+    Given its forecasts, the gap d_b of bin b has a standard error of s_b² = acc_b(1 − acc_b)/n_b around the true gap.
+    If d_b were the true gap, |gap| would be E|N(d_b, s_b²)| on average (a folded normal), so 2|d_b| minus that is the
+    estimate, at least 0. The `uncertainty-calibration` package draws that expectation; this is its closed form.
+    """
+    counts, gaps, hits = _per_bin(sums)
+    shares = hits / counts
+    spread = np.sqrt(np.maximum(shares * (1 - shares), 0.0) / counts)
+    ratio = np.divide(gaps, spread, out=np.zeros_like(gaps), where=spread > 0)
+    folded = np.where(spread > 0, spread * folded_normal(ratio), gaps)
+    return max(float((counts * (2 * gaps - folded)).sum() / sums[0].sum()), 0.0)
+
+
+def _largest_gap(sums: np.ndarray) -> np.ndarray:
+    """The largest gap [...] of bin sums [..., 3, events, bins]."""
+    return _per_bin(sums)[1].max(axis=(-1, -2))
+
+
+def _per_bin(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts (at least 1), absolute gaps and hits [..., events, bins] of bin sums [..., 3, events, bins]."""
+    counts, forecast, hits = np.moveaxis(sums, -3, 0)
+    counts = np.maximum(counts, 1.0)  # an empty bin has no gap and no weight: 0/1 instead of 0/0
+    return counts, np.abs(hits - forecast) / counts, hits
+
+
+def mce_statistics(
+    labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int = N_BINS, binning: Binning = "width"
+) -> SufficientStatistics | None:
+    """MCE from the bin sums; None for equal-mass bins, which move with the resample."""
+    if binning != "width":
+        return None
+    n_events = probs.shape[1] if kind == "class" else 1
+    size = n_events * n_bins
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        forecast, outcome = map(np.stack, zip(*events(labels[part], probs[part], kind), strict=True))
+        index = assign_bins(forecast, n_bins, "width") + np.arange(n_events)[:, None] * n_bins
+        amounts = [np.ones_like(forecast), forecast, outcome]
+        return np.concatenate([index, index + size, index + 2 * size]), np.concatenate(amounts)
+
+    shape = (3, n_events, n_bins)
+    return SufficientStatistics(len(labels), shape, entries, lambda sums, n: _largest_gap(sums), width=3 * n_events)
+
+
+_CELLS = 1024  # of the grid of the smooth error
+_HALVINGS = 9  # then one step along the chord: the result to about 1e-5
+
+
+@from_statistics
+def smooth_ece(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
+    """Smooth calibration error of the confidence (Błasiok & Nakkiran 2023): without bins.
+
+    With c_i the confidence of row i, a_i whether it is correct, and K_σ the Gaussian kernel reflected at 0 and 1,
+
+        smECE_σ = ∫₀¹ |1/n Σ_i (c_i − a_i) K_σ(t, c_i)| dt        and the smooth ECE is smECE_σ where smECE_σ = σ.
+
+    >>> round(smooth_ece([0, 0], probs=[[0.75, 0.25], [0.25, 0.75]]), 2)
+    0.25
+    """
+    confidence, correct = confidence_and_correct(labels, probs)
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        # Residuals c_i − a_i are split between the two grid points around c_i in proportion to nearness.
+        place = np.minimum(confidence[part], 1.0) * _CELLS
+        cell = np.minimum(place.astype(np.intp), _CELLS - 1)
+        residual, share = confidence[part] - correct[part], place - cell
+        return np.stack([cell, cell + 1]), np.stack([residual * (1 - share), residual * share])
+
+    return SufficientStatistics(len(labels), (_CELLS + 1,), entries, _fixed_point, width=2)
+
+
+def _fixed_point(residuals: np.ndarray, n: np.ndarray) -> np.ndarray:
+    """smECE [...] of residuals on the grid [..., cells + 1]: bisection for σ = smECE_σ, which decreases in σ."""
+    from scipy.fft import dct, idct
+
+    ends = residuals / np.asarray(n)[..., None]
+    ends[..., [0, -1]] *= 2.0  # a point on the mirror coincides with its image
+    cosines = dct(ends, type=1, axis=-1)
+
+    def excess(sigma: np.ndarray) -> np.ndarray:
+        # Reflection makes the kernel diagonal in cosines, where the k-th is multiplied by exp(−(πkσ)²/2).
+        waves = np.pi * np.arange(_CELLS + 1) * np.asarray(sigma)[..., None]
+        smoothed = np.abs(idct(cosines * np.exp(-(waves**2) / 2), type=1, axis=-1))
+        return smoothed.sum(axis=-1) - (smoothed[..., 0] + smoothed[..., -1]) / 2 - sigma  # the trapezoid rule
+
+    low, high = np.zeros(ends.shape[:-1]), np.ones(ends.shape[:-1])
+    over, under = excess(low), excess(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        found = excess(middle)
+        up = found > 0
+        low, over = np.where(up, middle, low), np.where(up, found, over)
+        high, under = np.where(up, high, middle), np.where(up, under, found)
+    return low + (high - low) * over / (over - under)  # where the chord crosses zero

@@ -1,53 +1,140 @@
-"""How often the predicted class, the most probable one, is correct: accuracy, macro F1, Matthews correlation.
+"""Scores of predicted classes and of probabilities: accuracy, macro F1, Matthews; NLL, Brier; human labels.
 
-All three are functions of how often each class is the label, is predicted, and is both; ties go to the first class.
-They are sums over rows, so that the bootstrap can reuse them; the tests compare them with scikit-learn.
+Every function takes `labels` [n] and `probs` or `logits` [n, C]. The predicted class is the most probable one, of a tie
+the first. A metric is defined by what each row adds to some sums, which the bootstrap reuses (`from_statistics`); the
+tests compare them with scikit-learn.
+
+ECE, NLL and Brier hide overconfident errors when accuracy is high, because there are few of them.
+`confidence_on_errors` and `balanced_brier` weigh errors separately.
+
+Several human labels per text: KL is Σ_y h_y log(h_y / p_y) in nats; total variation is ½ Σ_y |h_y − p_y|, the share of
+annotators that would have to change their label. Both are 0 only if the model gives the shares of the annotators.
 """
 
 import functools
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
-from ebmcal.predictions.arrays import as_labels_and_probs, chunks
+from ebmcal.errors import EbmcalError
+from ebmcal.metrics.resampling import Finish, SufficientStatistics, from_statistics, mean_statistics
+from ebmcal.predictions.arrays import chunks
 
 #: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
 _LOOP_CLASSES = 16
+_TINY = np.finfo(np.float64).tiny
 
 
-def accuracy(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
+@from_statistics
+def accuracy(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
     """The share of rows with the label as the most probable class.
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> accuracy([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]])
     0.5
     """
-    return accuracy_statistics(*as_labels_and_probs(labels, logits=logits, probs=probs)).value()
+    return mean_statistics(confidence_and_correct(labels, probs)[1])
 
 
-def macro_f1(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
+@from_statistics
+def macro_f1(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
     """The mean F1 over the classes that occur as a label or as a prediction.
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> round(macro_f1([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]]), 4)
     0.3333
     """
-    return macro_f1_statistics(*as_labels_and_probs(labels, logits=logits, probs=probs)).value()
+
+    def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
+        true, predicted, both = np.moveaxis(sums, -2, 0)
+        occurs = true + predicted > 0
+        f1 = 2 * both / np.where(occurs, true + predicted, 1.0)
+        return f1.sum(axis=-1) / occurs.sum(axis=-1)
+
+    return _class_counts(labels, probs, finish)
 
 
-def matthews(labels: Any, *, logits: Any = None, probs: Any = None) -> float:
+@from_statistics
+def matthews(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
     """Matthews correlation of labels and predictions for any number of classes; 0 if either is constant.
-
-    Takes `labels` [n] and `probs` or `logits` [n, C].
 
     >>> matthews([1, 0], probs=[[0.2, 0.8], [0.9, 0.1]])
     1.0
     """
-    return matthews_statistics(*as_labels_and_probs(labels, logits=logits, probs=probs)).value()
+
+    def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:  # Gorodkin's form for many classes
+        true, predicted, both = np.moveaxis(sums, -2, 0)
+        variances = (n * n - (true * true).sum(axis=-1)) * (n * n - (predicted * predicted).sum(axis=-1))
+        covariance = both.sum(axis=-1) * n - (true * predicted).sum(axis=-1)
+        return np.divide(covariance, np.sqrt(variances), out=np.zeros(np.shape(covariance)), where=variances > 0)
+
+    return _class_counts(labels, probs, finish)
+
+
+@from_statistics
+def nll(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
+    """Negative log-likelihood of the labels: the mean of −log P(label|x), in nats.
+
+    A probability of exactly 0 for the label counts as the smallest float64, 2.2e-308 (708 nats), so that the mean stays
+    finite: probabilities that were rounded before they were written contain such zeros.
+
+    >>> round(nll([1], probs=[[0.5, 0.5]]), 4)
+    0.6931
+    """
+    return mean_statistics(-np.log(np.maximum(_label_prob(labels, probs), _TINY)))
+
+
+@from_statistics
+def brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
+    """Brier score: the mean over rows of Σ_y (P(y|x) − [label is y])², from 0 to 2 for any number of classes.
+
+    >>> brier([1], probs=[[0.5, 0.5]])
+    0.5
+    """
+    return mean_statistics(np.einsum("ij,ij->i", probs, probs) - 2.0 * _label_prob(labels, probs) + 1.0)
+
+
+@from_statistics
+def confidence_on_errors(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
+    """The mean confidence of the wrong predictions; NaN if there are none.
+
+    >>> confidence_on_errors([0, 1, 1], probs=[[0.9, 0.1], [0.75, 0.25], [0.1, 0.9]])
+    0.75
+    """
+    return _by_correctness(labels, probs, lambda sums, n: _ratio(sums[..., 1, :], sums[..., 0, :])[..., 0])
+
+
+@from_statistics
+def balanced_brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
+    """Brier score of the confidence with equal weight for correct and wrong predictions; NaN if either is missing.
+
+    ½ · mean of (1 − confidence)² over correct rows + ½ · mean of confidence² over wrong rows.
+
+    >>> balanced_brier([0, 1], probs=[[0.5, 0.5], [1.0, 0.0]])
+    0.625
+    """
+    return _by_correctness(labels, probs, lambda sums, n: _ratio(sums[..., 2, :], sums[..., 0, :]).mean(axis=-1))
+
+
+@from_statistics
+def human_kl(labels: np.ndarray, probs: np.ndarray, human: Any) -> SufficientStatistics:
+    """Mean KL divergence of P(·|x) from the shares of human labels [n, C], in nats.
+
+    >>> round(human_kl([0], probs=[[0.5, 0.5]], human=[[1.0, 0.0]]), 4)
+    0.6931
+    """
+
+    from scipy.special import rel_entr
+
+    return mean_statistics(rel_entr(_checked_human(human, probs), np.maximum(probs, _TINY)).sum(axis=1))
+
+
+@from_statistics
+def human_tv(labels: np.ndarray, probs: np.ndarray, human: Any) -> SufficientStatistics:
+    """Mean total variation distance between P(·|x) and the shares of human labels [n, C], from 0 to 1.
+
+    >>> human_tv([0], probs=[[0.5, 0.5]], human=[[1.0, 0.0]])
+    0.5
+    """
+    return mean_statistics(np.abs(_checked_human(human, probs) - probs).sum(axis=1) / 2)
 
 
 def top_label(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -60,11 +147,9 @@ def top_label(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     for part in chunks(*probs.shape):
         block = probs[part]
         if probs.shape[1] > _LOOP_CLASSES:
-            predicted[part] = block.argmax(axis=1)
-            confidence[part] = block.max(axis=1)
+            predicted[part], confidence[part] = block.argmax(axis=1), block.max(axis=1)
             continue
-        top = functools.reduce(np.maximum, block.T)
-        confidence[part] = top
+        confidence[part] = top = functools.reduce(np.maximum, block.T)
         below = np.ones(len(block), dtype=bool)  # is every class so far below the maximum?
         for column in block.T[:-1]:
             below &= column < top
@@ -78,38 +163,9 @@ def confidence_and_correct(labels: np.ndarray, probs: np.ndarray) -> tuple[np.nd
     return confidence, predicted == labels
 
 
-def accuracy_statistics(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Accuracy as the mean of one number per row."""
-    return mean_statistics(confidence_and_correct(labels, probs)[1])
-
-
-def macro_f1_statistics(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Macro F1 from how often each class is the label, is predicted, and is both."""
-
-    def finish(true: np.ndarray, predicted: np.ndarray, both: np.ndarray) -> np.ndarray:
-        occurs = true + predicted > 0
-        f1 = 2 * both / np.where(occurs, true + predicted, 1.0)
-        return f1.sum(axis=-1) / occurs.sum(axis=-1)
-
-    return _class_counts(labels, probs, finish)
-
-
-def matthews_statistics(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Matthews correlation from the same counts (Gorodkin's form for many classes)."""
-
-    def finish(true: np.ndarray, predicted: np.ndarray, both: np.ndarray) -> np.ndarray:
-        n = true.sum(axis=-1)
-        variances = (n * n - (true * true).sum(axis=-1)) * (n * n - (predicted * predicted).sum(axis=-1))
-        covariance = both.sum(axis=-1) * n - (true * predicted).sum(axis=-1)
-        return np.divide(covariance, np.sqrt(variances), out=np.zeros(np.shape(covariance)), where=variances > 0)
-
-    return _class_counts(labels, probs, finish)
-
-
-def _class_counts(labels: np.ndarray, probs: np.ndarray, finish: Callable[..., np.ndarray]) -> SufficientStatistics:
-    """Row sums, column sums and diagonal of the confusion matrix: 3 C sums, where the matrix has C²."""
-    n_classes = probs.shape[1]
-    predictions = top_label(probs)[1]
+def _class_counts(labels: np.ndarray, probs: np.ndarray, finish: Finish) -> SufficientStatistics:
+    """How often each class is the label, is predicted, and is both [3, C]: enough of the confusion matrix [C, C]."""
+    n_classes, predictions = probs.shape[1], top_label(probs)[1]
 
     def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
         true, predicted = labels[part], predictions[part]
@@ -117,7 +173,31 @@ def _class_counts(labels: np.ndarray, probs: np.ndarray, finish: Callable[..., n
         index = np.stack([true, predicted + n_classes, true + 2 * n_classes])
         return index, np.stack([ones, ones, predicted == true])
 
-    def finish_sums(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
-        return finish(*np.moveaxis(sums.reshape(*sums.shape[:-1], 3, n_classes), -2, 0))
+    return SufficientStatistics(len(labels), (3, n_classes), entries, finish, width=3)
 
-    return SufficientStatistics(len(labels), 3 * n_classes, entries, finish_sums, width=3)
+
+def _by_correctness(labels: np.ndarray, probs: np.ndarray, finish: Finish) -> SufficientStatistics:
+    """Counts, summed confidence and summed squared gap of the wrong and of the correct rows [3, 2]."""
+    confidence, correct = confidence_and_correct(labels, probs)
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        group = correct[part].astype(np.intp)
+        gap = confidence[part] - group
+        return np.stack([group, group + 2, group + 4]), np.stack([np.ones(len(gap)), confidence[part], gap * gap])
+
+    return SufficientStatistics(len(labels), (3, 2), entries, finish, width=3)
+
+
+def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
+    return np.divide(sums, counts, out=np.full(np.shape(sums), np.nan), where=counts > 0)
+
+
+def _label_prob(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(probs, labels[:, None], axis=1)[:, 0]
+
+
+def _checked_human(human: Any, probs: np.ndarray) -> np.ndarray:
+    shares = np.asarray(human, dtype=np.float64)
+    if shares.shape != probs.shape:
+        raise EbmcalError(f"human: expected shape {probs.shape}, as the probabilities, got {shares.shape}.")
+    return shares

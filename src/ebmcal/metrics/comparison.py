@@ -22,7 +22,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.intervals import Estimate, Interval, checked_level, estimate, warn_of_notes
-from ebmcal.metrics.noise_floor import mean_bias
+from ebmcal.metrics.noise_floor import NoiseBias
 from ebmcal.metrics.registry import find_metric
 from ebmcal.predictions.arrays import as_labels_and_probs
 
@@ -118,7 +118,8 @@ def mean_over_seeds(several: Sequence[Estimate], level: float = 0.95) -> Interva
     if len(biases) < len(several):
         low, high = np.clip([value - margin, value + margin], *metric.bounds)
         return Interval(value, float(min(low, value)), float(max(high, value)), notes=notes)
-    bias = mean_bias(biases)
+    value, floor, most, likely = np.mean([(b.value, b.floor, b.most, b.likely) for b in biases], axis=0).tolist()
+    bias = NoiseBias(value, floor, most, likely, biases[0].has_bins)
     low, high = bias.interval(margin)
     if not metric.is_raised_by_noise:
         return Interval(value, min(low, value), max(high, value), notes=notes)

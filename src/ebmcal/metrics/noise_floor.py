@@ -24,15 +24,12 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.metrics.calibration import Binning, Kind, assign_bins, events
-from ebmcal.metrics.sufficient_statistics import SufficientStatistics, mean_statistics
+from ebmcal.metrics.calibration import Binning, Kind, assign_bins, events, folded_normal
 from ebmcal.predictions.arrays import chunks
 
 #: Draws of labels for a floor without a closed form, and the maximum number of entries (rows times classes) drawn.
 N_FLOOR_DRAWS = 30
 MAX_FLOOR_ENTRIES = 1 << 22
-
-_FOLDED_AT_0 = np.sqrt(2 / np.pi)  # E|N(0, 1)|
 
 
 @dataclass(frozen=True)
@@ -56,20 +53,13 @@ class NoiseBias:
         return low, max(_hidden_error(high, self.floor), margin) if self.has_bins else high
 
 
-def mean_bias(several: list[NoiseBias]) -> NoiseBias:
-    """The noise bias of a mean of errors."""
-    parts = np.mean([(b.value, b.floor, b.most, b.likely) for b in several], axis=0)
-    value, floor, most, likely = map(float, parts)
-    return NoiseBias(value, floor, most, likely, several[0].has_bins)
-
-
 @dataclass(frozen=True)
 class BinnedError:
-    """A binned error with its noise bias, its standard error, and its linearisation as a mean over rows."""
+    """A binned error's noise bias and standard error; the error is the mean of `influence` [n], signs held fixed."""
 
     bias: NoiseBias
     standard_error: float
-    statistics: SufficientStatistics
+    influence: np.ndarray
 
 
 def binned_error(
@@ -80,42 +70,37 @@ def binned_error(
     With the signs of the gaps held fixed, the error is the mean over rows of Σ_b sign_b · (forecast − outcome).
     """
     n, n_events = len(labels), probs.shape[1] if kind == "class" else 1
-    sums, influence = np.empty((n_events, 3, n_bins)), np.zeros(n)
+    sums, influence = np.empty((3, n_events, n_bins)), np.zeros(n)
     for event, (forecast, outcome) in enumerate(events(labels, probs, kind)):
         bins = assign_bins(forecast, n_bins, binning)
         for row, weights in enumerate((None, forecast, outcome)):
-            sums[event, row] = np.bincount(bins, weights=weights, minlength=n_bins)
-        signs = np.sign(sums[event, 1] - sums[event, 2])
+            sums[row, event] = np.bincount(bins, weights=weights, minlength=n_bins)
+        signs = np.sign(sums[1, event] - sums[2, event]) / n_events
         for part in chunks(n, 1):
             influence[part] += signs[bins[part]] * (forecast[part] - outcome[part])
-    influence /= n_events
-    parts = np.moveaxis(sums, 1, 0).reshape(3, -1)
-    value = float(np.abs(parts[1] - parts[2]).sum()) / (n * n_events)
+    counts, forecasts, hits = sums.reshape(3, -1)[:, sums[0].ravel() > 0]
+    value = float(np.abs(forecasts - hits).sum()) / (n * n_events)
     variance = max(float(influence @ influence) / n - value * value, 0.0)
-    bias = _bias_of_bins(value, parts[:, parts[0] > 0], n * n_events)
-    return BinnedError(bias, float(np.sqrt(variance / max(n - 1, 1))), mean_statistics(influence))
+    bias = _bias_of_bins(value, counts, forecasts, hits)
+    return BinnedError(bias, float(np.sqrt(variance / max(n - 1, 1))), influence)
 
 
-def _bias_of_bins(value: float, parts: np.ndarray, total: int) -> NoiseBias:
-    """Noise bias from counts, summed forecasts and hits [3, bins] of the non-empty bins; `total` events."""
-    counts, forecast, hits = parts
-    added = binomial_deviation(counts, forecast / counts) / total
+def _bias_of_bins(value: float, counts: np.ndarray, forecast: np.ndarray, hits: np.ndarray) -> NoiseBias:
+    """Noise bias from counts, summed forecasts and hits [bins] of the non-empty bins."""
+    added = binomial_deviation(counts, forecast / counts) / counts.sum()
     spread = np.sqrt(np.maximum(*(share * (1 - share / counts) for share in (np.minimum(forecast, counts), hits))))
     size = np.divide(np.abs(hits - forecast), spread, out=np.zeros(len(counts)), where=spread > 0)
     usual = np.sqrt(2 * np.log(1 + len(counts)))  # no bin of a calibrated model is likely to have a gap this large
-    most = float((added * _remaining_bias(np.maximum(size - usual, 0.0))).sum())
-    return NoiseBias(value, float(added.sum()), most, _likely_bias(value, added, size), has_bins=True)
+    floor, most = float(added.sum()), float((added * _remaining_bias(np.maximum(size - usual, 0.0))).sum())
+    likely = floor
+    if value > floor:  # if the true gaps are the observed ones, all shrunk by the factor that reproduces the value
+        from scipy.optimize import brentq
 
+        def excess(share: float) -> float:
+            return share * value + float((added * _remaining_bias(share * size)).sum()) - value
 
-def _likely_bias(value: float, added: np.ndarray, size: np.ndarray) -> float:
-    """The noise bias if the true gaps are the observed ones, all shrunk by the factor that reproduces the value."""
-    floor = float(added.sum())
-    if value <= floor:
-        return floor
-    from scipy.optimize import brentq
-
-    share = brentq(lambda s: s * value + float((added * _remaining_bias(s * size)).sum()) - value, 0.0, 1.0, xtol=1e-6)
-    return (1 - float(share)) * value
+        likely = (1 - float(brentq(excess, 0.0, 1.0, xtol=1e-6))) * value
+    return NoiseBias(value, floor, most, likely, has_bins=True)
 
 
 def binomial_deviation(counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
@@ -133,16 +118,9 @@ def binomial_deviation(counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
     return np.where((shares > 0) & (shares < 1), deviation, 0.0)
 
 
-def _folded(size: np.ndarray) -> np.ndarray:
-    """E|N(size, 1)|."""
-    from scipy.special import erf
-
-    return size * erf(size / np.sqrt(2)) + _FOLDED_AT_0 * np.exp(-size * size / 2)
-
-
 def _remaining_bias(size: np.ndarray) -> np.ndarray:
     """The share of the noise bias left if the true gap is `size` standard errors: 1 at 0, 0 far away."""
-    return np.maximum(_folded(size) - size, 0.0) / _FOLDED_AT_0  # rounding must not make it negative
+    return np.maximum(folded_normal(size) - size, 0.0) / np.sqrt(2 / np.pi)  # rounding must not make it negative
 
 
 def _hidden_error(seen: float, floor: float) -> float:
@@ -151,8 +129,8 @@ def _hidden_error(seen: float, floor: float) -> float:
         return 0.0 if floor > 0 else seen
     from scipy.optimize import brentq
 
-    unit = floor / _FOLDED_AT_0
-    return float(unit * brentq(lambda size: _folded(size) - seen / unit, 0.0, seen / unit + 1))
+    unit = floor / np.sqrt(2 / np.pi)
+    return float(unit * brentq(lambda size: folded_normal(size) - seen / unit, 0.0, seen / unit + 1))
 
 
 def simulated_bias(value: float, function: Callable[..., float], probs: np.ndarray, **options: Any) -> NoiseBias:

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import unknown_name
-from ebmcal.metrics import calibration, classification, scoring, selective, smooth
-from ebmcal.metrics.calibration import Kind
-from ebmcal.metrics.sufficient_statistics import SufficientStatistics
+from ebmcal.metrics import calibration, classification, selective
+from ebmcal.metrics.calibration import Kind, mce_statistics
+from ebmcal.metrics.resampling import SufficientStatistics
 from ebmcal.predictions.arrays import as_labels_and_probs
 
 
@@ -27,12 +27,17 @@ class Metric:
 
     function: Callable[..., float]
     title: str
-    higher_is_better: bool
-    statistics: Callable[..., SufficientStatistics | None] | None = None  # (labels, probs, **options), for resampling
+    higher_is_better: bool = False
     bounds: tuple[float, float] = (0.0, 1.0)
     is_binned: bool = False  # takes n_bins and binning
     is_raised_by_noise: bool = False  # has a noise floor
     events: Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
+    own_statistics: Callable[..., SufficientStatistics | None] | None = None
+
+    @property
+    def statistics(self) -> Callable[..., SufficientStatistics | None] | None:
+        """The function `(labels, probs, **options)` whose sums are resampled; None: the metric itself is."""
+        return self.own_statistics or getattr(self.function, "statistics", None)
 
 
 def find_metric(name_or_function: str | Callable[..., float]) -> Metric:
@@ -51,80 +56,53 @@ def find_metric(name_or_function: str | Callable[..., float]) -> Metric:
 
 
 def _ece(function: Callable[..., float], title: str, kind: Kind, *, debiased: bool = False) -> Metric:
-    return Metric(function, title, False, is_binned=True, is_raised_by_noise=not debiased, events=kind)
+    return Metric(function, title, is_binned=True, is_raised_by_noise=not debiased, events=kind)
 
 
 def _mce(function: Callable[..., float], title: str, kind: Kind) -> Metric:
-    statistics = partial(calibration.mce_statistics, kind=kind)
-    return Metric(function, title, False, statistics, is_binned=True, is_raised_by_noise=True)
+    statistics = partial(mce_statistics, kind=kind)
+    return Metric(function, title, is_binned=True, is_raised_by_noise=True, own_statistics=statistics)
 
 
-def _ranking(function: Callable[..., float], title: str, higher_is_better: bool, of_counts: Any) -> Metric:
-    return Metric(function, title, higher_is_better, partial(selective.ranking_statistics, of_counts))
+def _by_name(*metrics: Metric) -> dict[str, Metric]:
+    return {metric.function.__name__: metric for metric in metrics}
 
 
-METRICS: dict[str, Metric] = {
-    "accuracy": Metric(classification.accuracy, "accuracy", True, classification.accuracy_statistics),
-    "macro_f1": Metric(classification.macro_f1, "macro F1", True, classification.macro_f1_statistics),
-    "matthews": Metric(
-        classification.matthews, "Matthews correlation", True, classification.matthews_statistics, bounds=(-1.0, 1.0)
-    ),
-    "ece_classwise": _ece(calibration.ece_classwise, "ECE class-wise", "class"),
-    "ece_top_label": _ece(calibration.ece_top_label, "ECE top-label", "top_label"),
-    "ece_classwise_debiased": _ece(
-        calibration.ece_classwise_debiased, "ECE class-wise, debiased", "class", debiased=True
-    ),
-    "ece_top_label_debiased": _ece(
-        calibration.ece_top_label_debiased, "ECE top-label, debiased", "top_label", debiased=True
-    ),
-    "mce_classwise": _mce(calibration.mce_classwise, "MCE class-wise", "class"),
-    "mce_top_label": _mce(calibration.mce_top_label, "MCE top-label", "top_label"),
-    "smooth_ece": Metric(
-        smooth.smooth_ece, "smooth ECE top-label", False, smooth.smooth_ece_statistics, is_raised_by_noise=True
-    ),
-    "nll": Metric(scoring.nll, "NLL", False, scoring.nll_statistics, bounds=(0.0, np.inf)),
-    "brier": Metric(scoring.brier, "Brier", False, scoring.brier_statistics, bounds=(0.0, 2.0)),
-    "balanced_brier": Metric(scoring.balanced_brier, "balanced Brier", False, scoring.balanced_statistics),
-    "confidence_on_errors": Metric(
-        scoring.confidence_on_errors, "confidence on errors", False, scoring.errors_statistics
-    ),
-    "aurc": _ranking(selective.aurc, "AURC", False, selective.aurc_of_counts),
-    "error_auroc": _ranking(selective.error_auroc, "AUROC for errors", True, selective.auroc_of_counts),
-    "accuracy_at_coverage": _ranking(
-        selective.accuracy_at_coverage, "accuracy at 80% coverage", True, selective.accuracy_at_coverage_of_counts
-    ),
-    "coverage_at_risk": _ranking(
-        selective.coverage_at_risk, "coverage at 5% risk", True, selective.coverage_at_risk_of_counts
-    ),
-}
+METRICS: dict[str, Metric] = _by_name(
+    Metric(classification.accuracy, "accuracy", True),
+    Metric(classification.macro_f1, "macro F1", True),
+    Metric(classification.matthews, "Matthews correlation", True, bounds=(-1.0, 1.0)),
+    _ece(calibration.ece_classwise, "ECE class-wise", "class"),
+    _ece(calibration.ece_top_label, "ECE top-label", "top_label"),
+    _ece(calibration.ece_classwise_debiased, "ECE class-wise, debiased", "class", debiased=True),
+    _ece(calibration.ece_top_label_debiased, "ECE top-label, debiased", "top_label", debiased=True),
+    _mce(calibration.mce_classwise, "MCE class-wise", "class"),
+    _mce(calibration.mce_top_label, "MCE top-label", "top_label"),
+    Metric(calibration.smooth_ece, "smooth ECE top-label", is_raised_by_noise=True),
+    Metric(classification.nll, "NLL", bounds=(0.0, np.inf)),
+    Metric(classification.brier, "Brier", bounds=(0.0, 2.0)),
+    Metric(classification.balanced_brier, "balanced Brier"),
+    Metric(classification.confidence_on_errors, "confidence on errors"),
+    Metric(selective.aurc, "AURC"),
+    Metric(selective.error_auroc, "AUROC for errors", True),
+    Metric(selective.accuracy_at_coverage, "accuracy at 80% coverage", True),
+    Metric(selective.coverage_at_risk, "coverage at 5% risk", True),
+)
 
 #: Metrics that need the shares of several human labels per row; computed if the predictions have them.
-HUMAN_METRICS: dict[str, Metric] = {
-    "human_kl": Metric(
-        scoring.human_kl, "KL from human labels", False, scoring.human_kl_statistics, bounds=(0.0, np.inf)
-    ),
-    "human_tv": Metric(scoring.human_tv, "total variation from human labels", False, scoring.human_tv_statistics),
-}
+HUMAN_METRICS: dict[str, Metric] = _by_name(
+    Metric(classification.human_kl, "KL from human labels", bounds=(0.0, np.inf)),
+    Metric(classification.human_tv, "total variation from human labels"),
+)
+
 
 #: Shown first in tables and compared in paired tests.
 HEADLINE_METRICS: tuple[str, ...] = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 
 #: Computed by default.
 DEFAULT_METRICS: tuple[str, ...] = (
-    "accuracy",
-    "macro_f1",
-    "matthews",
-    "ece_classwise",
-    "ece_top_label",
-    "ece_top_label_debiased",
-    "smooth_ece",
-    "nll",
-    "brier",
-    "balanced_brier",
-    "confidence_on_errors",
-    "aurc",
-    "error_auroc",
-    "accuracy_at_coverage",
+    *("accuracy", "macro_f1", "matthews", "ece_classwise", "ece_top_label", "ece_top_label_debiased", "smooth_ece"),
+    *("nll", "brier", "balanced_brier", "confidence_on_errors", "aurc", "error_auroc", "accuracy_at_coverage"),
 )
 
 

@@ -1,18 +1,22 @@
-"""The bootstrap: weights of resamples, and what each unit of rows adds to the sums of a metric.
+"""The bootstrap of metrics that are functions of sums over rows: value = finish(Σ over rows of what each row adds).
 
-Up to `MAX_ROWS` rows the units are the rows. With more rows, `N_BLOCKS` random blocks are the units: sums over random
-blocks vary as sums over rows do (the spread is known to 1/√(2·N_BLOCKS) = 2% of itself), and the cost of a resample
-no longer grows with the rows. With very many classes blocks start earlier and are fewer, to bound memory.
+The class-wise calibration error needs one sum per class and bin, macro F1 three sums per class, and so on. A resample
+only weighs the rows differently, so what each row adds is computed once (`SufficientStatistics`).
+
+Up to `MAX_ROWS` rows the units that are drawn are the rows. With more rows, `N_BLOCKS` random blocks are drawn: sums
+over random blocks vary as sums over rows do (the spread is known to 1/√(2·N_BLOCKS) = 2% of itself), and the cost of a
+resample no longer grows with the rows. With very many classes blocks start earlier and are fewer, to bound memory.
 """
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import wraps
+from typing import Any, Protocol
 
 import numpy as np
 
-from ebmcal.metrics.sufficient_statistics import SufficientStatistics
-from ebmcal.predictions.arrays import chunks
+from ebmcal.predictions.arrays import as_labels_and_probs, chunks
 
 MAX_ROWS = 32_768
 N_BLOCKS = 2_048
@@ -20,8 +24,73 @@ MIN_BLOCKS = 128
 MAX_ENTRIES = 1 << 22  # rows times classes that are resampled row by row
 MAX_TABLE = 1 << 24  # sums times blocks, 128 MB
 SUMS_PER_CLASS = 60  # three in each of 20 bins
-MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
 _CHUNK_NUMBERS = 1 << 21  # 16 MB of weights and sums at a time
+
+#: From sums over rows [..., *shape] of total weight n [...] to values [...].
+Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """What each row adds to which sums, and how the sums give the metric.
+
+    `entries(part)` returns, for a slice of rows, the index of the sum that each entry adds to [k, rows] and the amount
+    [k, rows]; the index counts through the sums, which have this `shape`.
+    """
+
+    n_rows: int
+    shape: tuple[int, ...]
+    entries: Callable[[slice], tuple[np.ndarray, np.ndarray]]
+    finish: Finish
+    width: int = 1  # entries per row, for the size of chunks
+
+    def value(self) -> float:
+        """The metric on all rows."""
+        totals = np.zeros(math.prod(self.shape))
+        for part in chunks(self.n_rows, self.width):
+            index, amount = self.entries(part)
+            totals += np.bincount(index.ravel(), weights=amount.ravel(), minlength=len(totals))
+        return float(self.finish(totals.reshape(self.shape), np.array(float(self.n_rows))))
+
+
+def mean_statistics(values: np.ndarray) -> SufficientStatistics:
+    """The mean of one number per row [n].
+
+    >>> mean_statistics(np.array([1.0, 2.0, 6.0])).value()
+    3.0
+    """
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        amount = values[None, part].astype(np.float64, copy=False)
+        return np.zeros(amount.shape, dtype=np.intp), amount
+
+    return SufficientStatistics(len(values), (1,), entries, lambda sums, n: sums[..., 0] / n)
+
+
+class MetricFunction(Protocol):
+    """A metric that users call; `statistics(labels, probs, **options)` takes validated arrays, for resampling."""
+
+    statistics: Callable[..., SufficientStatistics]
+
+    def __call__(self, labels: Any, *, logits: Any = None, probs: Any = None, **options: Any) -> float: ...
+
+
+def from_statistics(statistics: Callable[..., SufficientStatistics]) -> MetricFunction:
+    """Decorator: the metric `(labels, *, logits= | probs=, **options) -> float` defined by these statistics."""
+
+    @wraps(statistics)
+    def function(labels: Any, *, logits: Any = None, probs: Any = None, **options: Any) -> float:
+        return statistics(*as_labels_and_probs(labels, logits=logits, probs=probs), **options).value()
+
+    return as_metric(function, statistics)
+
+
+def as_metric(function: Any, statistics: Callable[..., SufficientStatistics]) -> MetricFunction:
+    """The function with its statistics; `help` shows the signature of the function itself, not of what it wraps."""
+    function.statistics = statistics
+    del function.__wrapped__
+    metric: MetricFunction = function
+    return metric
 
 
 def is_drawn_in_blocks(n_rows: int, n_classes: int) -> bool:
@@ -33,70 +102,65 @@ def is_drawn_in_blocks(n_rows: int, n_classes: int) -> bool:
     return n_rows > MAX_ROWS or n_rows * n_classes > MAX_ENTRIES
 
 
-@dataclass(frozen=True)
 class Units:
-    """What is drawn: `of_row` [n] is the block of each row, or None if every row is a unit."""
+    """What is drawn: single rows, or random blocks of equal size (up to one row); `block` [n] is that of each row.
 
-    n_rows: int
-    n_units: int
-    of_row: np.ndarray | None = None
+    >>> Units(1000, 2, seed=0).sizes.size, Units(10_000, 1000, seed=0).sizes.size
+    (1000, 279)
+    """
 
-    @classmethod
-    def create(cls, n_rows: int, seed: int, n_classes: int = 2) -> "Units":
-        """Rows, or random blocks of equal size (up to one row).
-
-        >>> Units.create(1000, seed=0).n_units, Units.create(10_000, seed=0, n_classes=1000).n_units
-        (1000, 279)
-        """
-        if not is_drawn_in_blocks(n_rows, n_classes):
-            return cls(n_rows, n_rows)
-        room = MAX_TABLE // (SUMS_PER_CLASS * n_classes)
-        n_blocks = min(n_rows, N_BLOCKS, max(MIN_BLOCKS, room))
-        blocks = (np.arange(n_rows) % n_blocks).astype(np.uint16)
-        np.random.default_rng([seed, 1]).shuffle(blocks)
-        return cls(n_rows, n_blocks, blocks)
-
-    def sizes(self) -> np.ndarray:
-        """The number of rows in each unit [n_units]."""
-        return np.ones(self.n_units) if self.of_row is None else np.bincount(self.of_row).astype(np.float64)
+    def __init__(self, n_rows: int, n_classes: int, seed: int):
+        self.block: np.ndarray | None = None
+        self.sizes = np.ones(n_rows)
+        if is_drawn_in_blocks(n_rows, n_classes):
+            n_blocks = min(n_rows, N_BLOCKS, max(MIN_BLOCKS, MAX_TABLE // (SUMS_PER_CLASS * n_classes)))
+            self.block = (np.arange(n_rows) % n_blocks).astype(np.uint16)
+            np.random.default_rng([seed, 1]).shuffle(self.block)
+            self.sizes = np.bincount(self.block).astype(np.float64)
 
     def table(self, statistics: SufficientStatistics) -> Any:
         """What each unit adds to each sum [n_sums, n_units]: sparse for rows, dense for blocks."""
-        if self.of_row is None:
-            return _row_table(statistics)
-        table = np.zeros(statistics.n_sums * self.n_units)
-        for part in chunks(self.n_rows, statistics.width):
+        n_sums, n_units = math.prod(statistics.shape), len(self.sizes)
+        if self.block is None:
+            from scipy.sparse import coo_array
+
+            index, amount = statistics.entries(slice(0, n_units))
+            rows = np.broadcast_to(np.arange(n_units), index.shape)
+            return coo_array((amount.ravel(), (index.ravel(), rows.ravel())), shape=(n_sums, n_units)).tocsc()
+        table = np.zeros(n_sums * n_units)
+        for part in chunks(statistics.n_rows, statistics.width):
             index, amount = statistics.entries(part)
-            np.add.at(table, (index.astype(np.intp) * self.n_units + self.of_row[part]).ravel(), amount.ravel())
-        return table.reshape(statistics.n_sums, self.n_units)
+            np.add.at(table, (index.astype(np.intp) * n_units + self.block[part]).ravel(), amount.ravel())
+        return table.reshape(n_sums, n_units)
 
+    def reader(self, statistics: SufficientStatistics) -> Callable[[np.ndarray], np.ndarray]:
+        """The function from weights [n_units, r] to the metric on these resamples [r].
 
-def _row_table(statistics: SufficientStatistics) -> Any:
-    from scipy.sparse import coo_array
+        It keeps the table only: the statistics themselves keep arrays as long as the rows alive.
+        """
+        table, finish, shape = self.table(statistics), statistics.finish, statistics.shape
 
-    index, amount = statistics.entries(slice(0, statistics.n_rows))
-    rows = np.broadcast_to(np.arange(statistics.n_rows), index.shape)
-    shape = (statistics.n_sums, statistics.n_rows)
-    return coo_array((amount.ravel(), (index.ravel(), rows.ravel())), shape=shape).tocsc()
+        def read(weights: np.ndarray) -> np.ndarray:
+            sums, n = table @ weights, self.sizes @ weights
+            # A few resamples at a time stay in the processor's cache.
+            parts = chunks(len(n), len(sums))
+            return np.concatenate([finish(sums[:, part].T.reshape(-1, *shape), n[part]) for part in parts])
+
+        return read
 
 
 def draw_weights(n_units: int, n_resamples: int, seed: int, n_sums: int) -> Iterator[np.ndarray]:
     """Weights [n_units, r] of resamples with replacement: how often each unit was drawn; r resamples at a time.
 
-    `n_sums` is the number of sums per resample, so that r fits memory. The array is reused: do not keep it.
+    `n_sums` is the number of sums per resample, so that r fits memory.
     """
     bits = np.random.PCG64([seed, 2])
-    step = max(1, min(int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64)), n_resamples))
-    counts = np.empty((step, n_units), dtype=np.uint8)  # no unit is drawn 256 times
-    weights = np.empty((n_units, step))  # a sparse table times this runs along contiguous resamples
+    step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))
     for start in range(0, n_resamples, step):
-        counts = counts[: n_resamples - start]
+        counts = np.empty((min(step, n_resamples - start), n_units), dtype=np.uint8)  # no unit is drawn 256 times
         for row in counts:
             row[:] = _draw(bits, n_units)
-        if len(counts) < step:  # the last ones
-            weights = np.empty((n_units, len(counts)))
-        weights[:] = counts.T
-        yield weights
+        yield np.ascontiguousarray(counts.T, dtype=np.float64)  # a sparse table times this runs along resamples
 
 
 def _draw(bits: np.random.PCG64, n: int) -> np.ndarray:
