@@ -7,7 +7,11 @@ training, loading and serving models need the extra `train`. Names and submodule
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ebmcal.threads import configure_threads
+
 __version__ = "0.2.0"
+
+configure_threads()  # before torch is loaded
 
 #: Public names and the modules that define them.
 _MODULES = {
@@ -17,7 +21,7 @@ _MODULES = {
     "EnergyConfig": "ebmcal.training.trainer",
     "EnergyTextClassifier": "ebmcal.sklearn",
     "EnergyTrainer": "ebmcal.training.trainer",
-    "Ensemble": "ebmcal.prediction",
+    "Ensemble": "ebmcal.ensemble",
     "Evaluation": "ebmcal.evaluation",
     "Model": "ebmcal.model",
     "Predictions": "ebmcal.predictions",
@@ -25,6 +29,7 @@ _MODULES = {
     "RunConfig": "ebmcal.config",
     "ScalingBinning": "ebmcal.calibration",
     "TemperatureScaling": "ebmcal.calibration",
+    "cross_fit": "ebmcal.pipeline.cross_fit",
     "evaluate": "ebmcal.evaluation",
     "export_onnx": "ebmcal.export",
     "fit_abstention": "ebmcal.selective",
@@ -35,7 +40,7 @@ _MODULES = {
     "predict_file": "ebmcal.prediction",
     "push_to_hub": "ebmcal.export",
     "run": "ebmcal.runs",
-    "test_robustness": "ebmcal.robustness",
+    "evaluate_robustness": "ebmcal.robustness",
     "write_report": "ebmcal.reports",
 }
 
@@ -53,6 +58,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.calibration import ScalingBinning as ScalingBinning
     from ebmcal.calibration import TemperatureScaling as TemperatureScaling
     from ebmcal.config import RunConfig as RunConfig
+    from ebmcal.ensemble import Ensemble as Ensemble
     from ebmcal.errors import EbmcalError as EbmcalError
     from ebmcal.evaluation import Evaluation as Evaluation
     from ebmcal.evaluation import evaluate as evaluate
@@ -63,11 +69,10 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.modeling.classifier import EnergyClassifier as EnergyClassifier
     from ebmcal.monitoring import monitor as monitor
     from ebmcal.noise import generate_noise as generate_noise
-    from ebmcal.prediction import Ensemble as Ensemble
     from ebmcal.prediction import predict_file as predict_file
     from ebmcal.predictions import Predictions as Predictions
     from ebmcal.reports import write_report as write_report
-    from ebmcal.robustness import test_robustness as test_robustness
+    from ebmcal.robustness import evaluate_robustness as evaluate_robustness
     from ebmcal.runs import Run as Run
     from ebmcal.runs import open_run as open_run
     from ebmcal.runs import run as run

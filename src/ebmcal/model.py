@@ -6,6 +6,7 @@ the energies again, so that they stay comparable.
 
 import functools
 import os
+import re
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,6 +37,8 @@ MODEL_FILES = (".json", ".jsonl", ".safetensors", ".txt", ".model", ".vocab", ".
 
 #: Tokens per text, unless the card or the tokenizer says less.
 MAX_LENGTH = 512
+
+_SURROGATES = re.compile("[\\ud800-\\udfff]")  # UTF-8 cannot encode them
 
 
 def load(name: PathLike, *, device: str | None = None) -> "Model":
@@ -137,14 +140,12 @@ class Model:
         if _is_plain_list(texts) and not self.is_pair:
             pairs: list[Text] = texts
         else:
-            rows = self._rows(texts, text_column, text_pair_column, label_column, id_column)
+            columns = {"text_column": text_column, "text_pair_column": text_pair_column}
+            rows = self._rows(texts, columns, label_column=label_column, id_column=id_column)
             pairs, labels, ids = _texts(rows), np.asarray(rows["label"]), rows["id"]
-        options: dict[str, Any] = {"features": dropout_seed is None and self._needs_features}
-        if progress is False:
-            outputs = self.predictor(pairs, dropout_seed=dropout_seed, **options)
-        else:
-            with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
-                outputs = self.predictor(pairs, dropout_seed=dropout_seed, on_batch=advance, **options)
+        features = dropout_seed is None and self._needs_features
+        with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
+            outputs = self.predictor(pairs, features=features, dropout_seed=dropout_seed, on_batch=advance)
         return self.finish(outputs, pairs, labels=labels, ids=ids, calibrated=calibrated)
 
     def finish(
@@ -188,8 +189,7 @@ class Model:
 
     def features(self, texts: Sequence[Text]) -> np.ndarray:
         """Mean hidden states of the middle layer [n, H]: what OOD distances are measured in."""
-        features = self.predictor(texts, features=True).features
-        return np.empty((0, 0), np.float32) if features is None else features
+        return np.asarray(self.predictor(texts, features=True).features)
 
     def calibrate(self, held_out: Any, calibrator: str | Calibrator = "temperature", **columns: Any) -> "Model":
         """A copy with a calibrator fitted on labelled rows that the model was not trained on.
@@ -197,8 +197,7 @@ class Model:
         `held_out` is this model's own uncalibrated `Predictions`, or anything `predict` takes, with labels (column
         `label`, unless `label_column` names another). Training rows are refused.
         """
-        rows = self._held_out(held_out, columns)
-        check_held_out(rows, self.folder)
+        rows = check_held_out(self._held_out(held_out, columns), self.folder)
         unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
         return replace(self, calibrator=unfitted.fit_predictions(rows), fitted_rule=None)
 
@@ -240,18 +239,12 @@ class Model:
         rule = self.abstention_rule
         return rule is not None and rule.needs_features
 
-    def _rows(
-        self, texts: Any, text_column: str | None, text_pair_column: str | None, label_column: str | None,
-        id_column: str | None,
-    ) -> Any:  # fmt: skip
+    def _rows(self, texts: Any, columns: dict[str, Any], **others: Any) -> Any:
         """The rows of anything that `predict` takes, as a dataset."""
         is_table = isinstance(texts, str | os.PathLike) or hasattr(texts, "columns") or hasattr(texts, "column_names")
-        if text_column is None and text_pair_column is None and is_table:
-            text_column, text_pair_column = self.card.get("text_column"), self.card.get("text_pair_column")
-        rows = as_dataset(
-            texts, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column,
-            id_column=id_column, label_names=self.label_names,
-        )  # fmt: skip
+        if is_table and not any(columns.values()):
+            columns = {name: self.card.get(name) for name in columns}
+        rows = as_dataset(texts, label_names=self.label_names, **columns, **others)
         if self.is_pair is not None and self.is_pair != ("text_pair" in rows.column_names):
             wanted, got = ("pairs of texts", "single texts") if self.is_pair else ("single texts", "pairs")
             raise EbmcalError(f"The model {self.folder} was trained on {wanted}, got {got}.")
@@ -319,13 +312,10 @@ def _check_classifier(folder: Path) -> None:
 
 
 def _is_plain_list(texts: Any) -> bool:
-    """Whether these are texts that need no cleaning: a non-empty list of strings that UTF-8 can encode."""
-    if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
+    """Whether these are texts that need no cleaning: a non-empty list of non-empty strings without surrogates."""
+    if not isinstance(texts, list) or not texts:
         return False
-    try:
-        return all(text.strip() and text.encode() is not None for text in texts)
-    except UnicodeEncodeError:  # lone surrogates
-        return False
+    return all(isinstance(text, str) and text.strip() and not _SURROGATES.search(text) for text in texts)
 
 
 def _texts(rows: Any) -> list[Text]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ebmcal.evaluation import Evaluation
     from ebmcal.model import Model
-    from ebmcal.reports.tables import Table
+    from ebmcal.reports.table import Table
 
 #: Rows: a path, (texts, labels), a dict of columns, a data frame, an Arrow table or a `datasets.Dataset`.
 Data = Any
@@ -223,7 +223,7 @@ def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, 
     from ebmcal.errors import require_extra
 
     require_extra("train", "torch", "transformers", "datasets")
-    from ebmcal.pipeline.stages import run as run_stages
+    from ebmcal.pipeline import run_stages
 
     owner = None
     if config.output is None:

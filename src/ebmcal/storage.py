@@ -9,6 +9,7 @@ import errno
 import hashlib
 import json
 import os
+import secrets
 import shutil
 import socket
 import tempfile
@@ -60,12 +61,12 @@ def atomic_write(path: PathLike, *, directory: bool = False) -> Iterator[Path]:
     ...     _ = temporary.write_text("complete")
     """
     path = Path(path)
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(6)}.tmp")
     with explain_disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = _make_temporary(path, directory)
         try:
+            temporary.mkdir() if directory else temporary.touch()
             yield temporary
-            os.chmod(temporary, (0o777 if directory else 0o666) & ~_umask())
             for written in (temporary, *temporary.rglob("*")):
                 _flush(written)
             if path.is_symlink():  # into a read-only cache: replace the link, keep its target
@@ -78,29 +79,14 @@ def atomic_write(path: PathLike, *, directory: bool = False) -> Iterator[Path]:
             remove(temporary)
 
 
-def _make_temporary(path: Path, directory: bool) -> Path:
-    prefix, suffix = f".{path.name}.", ".tmp"
-    if directory:
-        return Path(tempfile.mkdtemp(dir=path.parent, prefix=prefix, suffix=suffix))
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=prefix, suffix=suffix)
-    os.close(handle)
-    return Path(name)
-
-
 def _flush(path: Path) -> None:
-    if os.name == "nt" and path.is_dir():  # Windows cannot open a directory
+    if os.name == "nt":  # cannot open a directory
         return
-    descriptor = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 def remove(path: Path) -> None:

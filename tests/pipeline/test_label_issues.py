@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ebmcal import Predictions
-from ebmcal.pipeline.label_issues import find_label_issues
+from ebmcal.pipeline.cross_fit import find_label_issues
 
 
 def noisy_predictions(n=400, n_classes=4, share=0.1, seed=0):

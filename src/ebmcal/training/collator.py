@@ -173,8 +173,7 @@ def text_columns(dataset: Any) -> list[str]:
 
 def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> "NoiseStream":
     """The noise of a training: given as a stream or a dataset, or made from the training texts (`setting`)."""
-    from ebmcal.noise import online_stream
-    from ebmcal.noise.mixture import StoredStream
+    from ebmcal.noise import StoredStream, online_stream
 
     if hasattr(noise, "draw"):
         stream: NoiseStream = noise

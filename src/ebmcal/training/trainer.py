@@ -167,6 +167,12 @@ class EnergyTrainer(Trainer):
         for callback in self.method.callbacks(self):
             self.add_callback(callback)
 
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        """As in the Trainer; the method then does what it does once after training."""
+        result = super().train(*args, **kwargs)
+        self.method.finish(self)
+        return result
+
     def training_step(self, model: nn.Module, inputs: dict[str, Any], num_items_in_batch: Any = None) -> Tensor:
         """Forward and backward over the micro-batches of a step; returns the loss."""
         model.train()

@@ -1,0 +1,34 @@
+"""CPU threads, set when ebmcal is imported: torch's OpenMP runtime reads these variables once, when it is loaded.
+
+A thread that finished its part of a matrix product spins until the others are done. If another process holds a core,
+it spins for milliseconds instead of giving its own core away, and everything takes three times as long. A small
+number of spins costs nothing on an idle machine: threads that wait longer than that sleep.
+"""
+
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
+
+#: Spins of a waiting thread before it sleeps; libgomp's default is 300,000.
+SPIN_COUNT = 10_000
+
+
+def configure_threads(environ: MutableMapping[str, str] = os.environ, cgroup: Path = Path("/sys/fs/cgroup")) -> None:
+    """Bound the spinning of OpenMP threads, and their number in a container with a CPU quota; keeps the user's own."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+    quota = cpu_quota(cgroup)
+    if quota is not None and quota < (os.cpu_count() or 1):
+        environ.setdefault("OMP_NUM_THREADS", str(max(1, round(quota))))
+
+
+def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The number of CPUs that the container may use, from its cgroup (version 2 or 1); None without a limit."""
+    try:
+        if (cgroup / "cpu.max").is_file():
+            limit, period = (cgroup / "cpu.max").read_text().split()
+        else:
+            limit, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float(limit) / float(period) if float(limit) > 0 else None
+    except (OSError, ValueError):  # not Linux, no limit ("max")
+        return None
