@@ -121,7 +121,7 @@ def run_int8(directory: Path, texts: list[str]) -> np.ndarray:
     from ebmcal.predictions.arrays import softmax
 
     os.environ["OMP_NUM_THREADS"] = str(THREADS)
-    return softmax(OnnxSession.open(directory, INT8).predict(texts)["logits"])
+    return softmax(OnnxSession(directory, INT8).predict(texts)["logits"])
 
 
 def measure(rows: int, file: Path | None, with_ray: bool) -> list[dict]:

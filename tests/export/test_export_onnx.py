@@ -18,6 +18,8 @@ from ebmcal import EbmcalError, EnergyClassifier, TemperatureScaling, export_onn
 from ebmcal.calibration import make_calibrator, save_calibrator
 from ebmcal.cli import main
 from ebmcal.export.onnx import INT8, OnnxSession
+from ebmcal.run_dir import RunDir, Trial
+from ebmcal.storage import write_json
 from tiny_models import SENTENCES, make_encoder, make_wordpiece, save_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*rows are few")
@@ -66,7 +68,7 @@ def test_the_export_agrees_with_pytorch(model, exported):
     texts = ["a joy", *SENTENCES[::7], LONG]
     expected = ebmcal.load(model).predict(texts)
     assert expected.meta["calibrator"]["name"] == "temperature"
-    found = OnnxSession.open(exported.directory).predict(texts)
+    found = OnnxSession(exported.directory).predict(texts)
     np.testing.assert_allclose(softmax(found["logits"]), expected.probs, atol=1e-5)
     np.testing.assert_allclose(found["energy"], expected.energies, rtol=1e-5, atol=1e-6)
     record = json.loads((exported.directory / "export.json").read_text())
@@ -77,9 +79,7 @@ def test_the_export_agrees_with_pytorch(model, exported):
 
 def test_int8_comes_with_its_cost(exported):
     found = exported.record["int8"]
-    small, full = (
-        OnnxSession.open(exported.directory, name).predict(SENTENCES)["logits"] for name in (INT8, "model.onnx")
-    )
+    small, full = (OnnxSession(exported.directory, name).predict(SENTENCES)["logits"] for name in (INT8, "model.onnx"))
     assert 0 < np.abs(small - full).max() < 1
     assert found["same_label"] >= 0.9
     assert found["n_labelled"] == len(SENTENCES) + 1
@@ -131,7 +131,7 @@ def test_scalar_energy_and_pairs(kind, tmp_path):
     done = export_onnx(tmp_path / "model", tmp_path / "out", energy=True, data=pairs)
     assert set(done.record["max_difference"]) == {"probabilities", "energy"}
     assert "not calibrated" in str(done)
-    found = OnnxSession.open(tmp_path / "out").predict(pairs)["energy"]
+    found = OnnxSession(tmp_path / "out").predict(pairs)["energy"]
     np.testing.assert_allclose(found, ebmcal.load(tmp_path / "model").energy(pairs), rtol=1e-4, atol=1e-5)
 
 
@@ -156,7 +156,7 @@ def test_a_folded_temperature(tmp_path):
     ebmcal.load(folder).calibrate((SENTENCES, labels)).save(tmp_path / "folded", fold=True)
     done = export_onnx(tmp_path / "folded", tmp_path / "out", energy=True, data=SENTENCES)
     assert done.record["temperature"] == pytest.approx(ebmcal.load(tmp_path / "folded").folded_temperature)
-    energy = OnnxSession.open(tmp_path / "out").predict(SENTENCES)["energy"]
+    energy = OnnxSession(tmp_path / "out").predict(SENTENCES)["energy"]
     np.testing.assert_allclose(energy, found.energies, rtol=1e-4, atol=1e-5)
 
 
@@ -169,7 +169,7 @@ def test_a_folded_temperature(tmp_path):
         ("model.onnx", {}, r"model\.onnx: expected a directory, not a file.*For example: .*model"),
         ("a.txt", {}, "expected a directory"),
         ("new", {"data": Path("absent.csv")}, "does not exist"),
-        ("new", {"data": None}, "not part of a run.*--data FILE"),
+        ("new", {"data": None}, "no test split of a run.*--data FILE"),
     ],
 )
 def test_mistakes_are_reported_before_a_model_is_loaded(directory, options, words, model, tmp_path, monkeypatch):
@@ -188,6 +188,21 @@ def test_only_a_temperature_can_be_exported(model, tmp_path):
     other = ebmcal.load(model).calibrate((SENTENCES, labels), make_calibrator("isotonic"))
     with pytest.raises(EbmcalError, match="calibrated by isotonic, but only a temperature"):
         export_onnx(other, tmp_path / "out", data=SENTENCES)
+
+
+def test_the_recommended_model_of_a_run_is_verified_on_its_test_split(model, written_before, tmp_path, capsys):
+    run, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
+    shutil.copytree(model, run.model(trial))
+    run.config.touch()
+    write_json(run.results, {"recommended": {"trial": trial.name, "calibrator": "temperature"}})
+    command = ["export", str(run.root), "--onnx", str(tmp_path / "out")]
+    with pytest.raises(SystemExit, match="1"):
+        main(command)
+    assert "trials/hidden-seed1/model has no test split of a run" in capsys.readouterr().err.replace("\n", "")
+    ebmcal.load(model).predict(SENTENCES, calibrated=False).write(run.predictions(trial, "test"))
+    with pytest.raises(SystemExit, match="0"):
+        main(command)
+    assert f"Verified on {len(SENTENCES)} texts of the test split" in capsys.readouterr().out
 
 
 def test_the_command(model, written_before, tmp_path, capsys):

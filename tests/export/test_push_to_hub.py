@@ -1,5 +1,7 @@
 """Models on a fake hub: complete, private by default, and nothing is sent unless requested."""
 
+import shutil
+
 import numpy as np
 import pytest
 
@@ -12,6 +14,8 @@ from ebmcal import EbmcalError, TemperatureScaling, push_to_hub
 from ebmcal.calibration import save_calibrator
 from ebmcal.cli import main
 from ebmcal.export.hub import files_to_push
+from ebmcal.run_dir import RunDir, Trial
+from ebmcal.storage import write_json
 from tiny_models import SENTENCES, save_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of huggingface_hub about its own client
@@ -79,6 +83,19 @@ def test_a_dry_run_sends_nothing(model, hub, monkeypatch, capsys):
     assert "USER/NAME" in capsys.readouterr().err
     assert not hub.requests
     assert not (model / "README.md").exists()
+
+
+def test_of_a_run_the_recommended_model_is_pushed(model, tmp_path, capsys):
+    run, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
+    shutil.copytree(model, run.model(trial))
+    run.config.touch()
+    with pytest.raises(EbmcalError, match="no recommended model yet"):
+        push_to_hub(run.root, "me/films")
+    write_json(run.results, {"recommended": {"trial": trial.name, "calibrator": "temperature"}})
+    assert {path.parent for path in files_to_push(run.root)} == {run.model(trial)}
+    with pytest.raises(SystemExit, match="0"):
+        main(["push", str(run.root), "me/films", "--dry-run"])
+    assert "ebmcal.json" in capsys.readouterr().out
 
 
 def test_code_that_the_checkpoint_needs_is_sent(model):

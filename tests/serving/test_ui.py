@@ -19,7 +19,7 @@ from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import update_card
 from ebmcal.serving import Limits, create_app
 from ebmcal.serving import ui as ui_package
-from ebmcal.serving.ui import add_ui, without, word_spans
+from ebmcal.serving.ui import add_ui
 from tiny_models import SENTENCES
 
 TEXT = "the film was never dull"
@@ -45,7 +45,7 @@ def app(models):
 
 
 def explain(app, **body):
-    return call(app, "POST", "/ui/explain", json=body)
+    return call(app, "POST", "/ui/explain", json={"inputs": body})
 
 
 def test_probabilities_before_and_after_calibration(app, models):
@@ -72,7 +72,9 @@ def test_words_are_left_out_one_by_one(app, models):
     text = f" {TEXT}\n 😀 end"
     found = explain(app, text=text).json()
     assert [word["word"] for word in found["words"]] == text.split()
-    energies = models["films"].energy([text, *(without(text, span) for span in word_spans(text))])
+    shorter = ["film was never dull\n 😀 end", "the was never dull\n 😀 end", "the film never dull\n 😀 end"]
+    shorter += ["the film was dull\n 😀 end", "the film was never 😀 end", "the film was never dull\n end"]
+    energies = models["films"].energy([text, *shorter, "the film was never dull\n 😀"])
     assert [word["effect"] for word in found["words"]] == pytest.approx(energies[0] - energies[1:], abs=1e-4)
     assert explain(app, text="film").json()["words"] == []
     assert (found["n_words"], len(explain(app, text="a " * 150).json()["words"])) == (7, 100)

@@ -7,7 +7,7 @@ import typer
 
 
 def export(
-    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    model: Annotated[Path, typer.Argument(help="Model directory, or a run: its recommended model.")],
     onnx: Annotated[
         Path,
         typer.Option(
@@ -36,7 +36,7 @@ def export(
 
 
 def push(
-    model: Annotated[Path, typer.Argument(help="Model directory.")],
+    model: Annotated[Path, typer.Argument(help="Model directory, or a run: its recommended model.")],
     name: Annotated[str, typer.Argument(help="USER/NAME on the hub.")],
     public: Annotated[bool, typer.Option("--public", help="Visible to everybody; private by default.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent.")] = False,

@@ -42,6 +42,9 @@ TOLERANCE = 1e-4
 #: Bytes of weights above which they are stored next to the graph: an ONNX file holds at most two gigabytes.
 MAX_EMBEDDED = 1_500_000_000
 
+#: Inputs of the graph by the attributes of the tokenizer's output.
+INPUTS = {"input_ids": "ids", "attention_mask": "attention_mask", "token_type_ids": "type_ids"}
+
 BATCH_SIZE = 16
 COST_METRICS = ("accuracy", "ece_top_label", "ece_classwise", "nll")
 
@@ -108,7 +111,7 @@ def export_onnx(
     with atomic_write(directory, directory=True) as temporary:
         _write_files(temporary, loaded, temperature, energy)
         with make_reporter(progress).stage("Verifying against PyTorch", rows.n_rows * (1 + int8)) as advance:
-            plain = OnnxSession.open(temporary).predict(texts, advance)
+            plain = OnnxSession(temporary).predict(texts, advance)
             record: dict[str, Any] = {
                 "model": folder.name, "label_names": list(loaded.label_names),
                 "temperature": temperature if temperature != 1 else loaded.folded_temperature,
@@ -117,7 +120,7 @@ def export_onnx(
             }  # fmt: skip
             if int8:
                 _quantize(temporary)
-                small = OnnxSession.open(temporary, INT8).predict(texts, advance)
+                small = OnnxSession(temporary, INT8).predict(texts, advance)
                 record["int8"] = _cost(small["logits"], plain["logits"], rows)
         write_json(temporary / RECORD, record)
     return Export(directory, record)
@@ -140,8 +143,8 @@ def _test_file(folder: Path) -> Path:
     path = predictions_of_model(folder, "test")
     if path is None:
         raise EbmcalError(
-            f"{folder} is not part of a run, so there are no texts to verify the export on. Pass texts like those it "
-            "will see: data (--data FILE, with --label-column to measure the cost of int8)."
+            f"{folder} has no test split of a run to verify the export on. Pass texts like those it will see: data "
+            "(--data FILE, with --label-column to measure the cost of int8)."
         )
     return path
 
@@ -240,25 +243,19 @@ def write_graph(path: Path, exported: ExportedClassifier, max_length: int) -> No
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """Suppress what exporters print about optional packages."""
-    before = logging.root.manager.disable
     logging.disable(logging.WARNING)
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
             yield
-    finally:
-        logging.disable(before)
+        finally:
+            logging.disable(logging.NOTSET)
 
 
-@dataclass(frozen=True)
 class OnnxSession:
     """An ONNX file with its tokenizer, which truncates and pads; it needs onnxruntime and tokenizers alone."""
 
-    session: Any  # onnxruntime.InferenceSession
-    tokenizer: Any
-
-    @classmethod
-    def open(cls, directory: Path, name: str = MODEL) -> "OnnxSession":
+    def __init__(self, directory: Path, name: str = MODEL) -> None:
         import onnxruntime
         from tokenizers import Tokenizer
 
@@ -266,8 +263,8 @@ class OnnxSession:
         options.log_severity_level = 3  # errors
         threads = os.environ.get("OMP_NUM_THREADS", "")  # onnxruntime does not read it; 0 means all cores
         options.intra_op_num_threads = int(threads) if threads.isdigit() else 0
-        session = onnxruntime.InferenceSession(directory / name, options, providers=["CPUExecutionProvider"])
-        return cls(session, Tokenizer.from_file(str(directory / TOKENIZER)))
+        self.session = onnxruntime.InferenceSession(directory / name, options, providers=["CPUExecutionProvider"])
+        self.tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
 
     def predict(self, texts: Sequence[Text], on_batch: Callable[[int], None] = lambda n: None) -> dict[str, np.ndarray]:
         """The outputs of the graph: logits [n, C] and, if exported, energy [n]."""
@@ -281,13 +278,8 @@ class OnnxSession:
         return {name: np.concatenate(found)[back] for name, found in zip(names, zip(*parts, strict=True), strict=True)}
 
     def _inputs(self, texts: Sequence[Text]) -> dict[str, np.ndarray]:
-        encoded = self.tokenizer.encode_batch(list(texts))
-        found = {
-            "input_ids": [e.ids for e in encoded],
-            "attention_mask": [e.attention_mask for e in encoded],
-            "token_type_ids": [e.type_ids for e in encoded],
-        }
-        return {i.name: np.array(found[i.name], dtype=np.int64) for i in self.session.get_inputs()}
+        encoded, names = self.tokenizer.encode_batch(list(texts)), [i.name for i in self.session.get_inputs()]
+        return {name: np.array([getattr(e, INPUTS[name]) for e in encoded], dtype=np.int64) for name in names}
 
 
 def _verify(found: dict[str, np.ndarray], rows: Predictions) -> dict[str, float]:

@@ -212,23 +212,26 @@ class Batcher:
                     portion.append(item)
                 self._waiting.popleft()
             self._encoded.extend(portion)
-        self._alive_at = time.monotonic()
-        try:
+        if portion:
             self._encode_items(portion)
-        except Exception:
-            for item in portion:  # one at a time, so that the others are encoded
-                try:
-                    self._encode_items([item])
-                except Exception as error:
-                    item.request.fail(error)
         return bool(portion)
 
     def _encode_items(self, items: list[_Item]) -> None:
-        for item, tokens in zip(items, self._encode([item.text for item in items]) if items else (), strict=True):
-            item.tokens, request = tokens, item.request
-            request.n_tokens += len(tokens)
-            if request.n_tokens > self.limits.max_tokens:
-                request.fail(TooManyTokens(f"The request has more than {self.limits.max_tokens} tokens. Split it."))
+        self._alive_at = time.monotonic()
+        try:
+            found = self._encode([item.text for item in items])
+        except Exception as error:
+            if len(items) == 1:
+                return items[0].request.fail(error)
+            for item in items:  # one at a time, so that the others are encoded
+                self._encode_items([item])
+            return None
+        for item, item.tokens in zip(items, found, strict=True):
+            item.request.n_tokens += len(item.tokens)
+            if item.request.n_tokens > self.limits.max_tokens:
+                message = f"The request has more than {self.limits.max_tokens} tokens. Split it."
+                item.request.fail(TooManyTokens(message))
+        return None
 
     def _run(self, batch: list[_Item]) -> None:
         start = time.monotonic()

@@ -101,7 +101,10 @@ def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | Non
     Traceback (most recent call last):
     ebmcal.errors.EbmcalError: "inputs": expected a text or {"text": "…", "text_pair": "…"}, got a number.
     """
-    body = _parse_json(content)
+    try:
+        body = from_json(content)
+    except ValueError as error:
+        raise EbmcalError("The body is not JSON in UTF-8 (without a byte order mark).") from error
     _check_object(body, "The body", "inputs", "model")
     inputs, model = body["inputs"], body.get("model")
     if not isinstance(model, str | None):
@@ -111,18 +114,6 @@ def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | Non
     if not 1 <= len(inputs) <= limits.max_texts:
         raise EbmcalError(f'"inputs" has {len(inputs)} texts; expected at least 1 and at most {limits.max_texts}.')
     return [_parse_text(value, f"inputs[{i}]", limits) for i, value in enumerate(inputs)], model
-
-
-def parse_text(content: bytes, limits: Limits) -> Text:
-    """The text, or pair of texts, in a body that consists of one."""
-    return _parse_text(_parse_json(content), "The body", limits)
-
-
-def _parse_json(content: bytes) -> Any:
-    try:
-        return from_json(content)
-    except ValueError as error:
-        raise EbmcalError("The body is not JSON in UTF-8 (without a byte order mark).") from error
 
 
 def _parse_text(value: Any, where: str, limits: Limits) -> Text:

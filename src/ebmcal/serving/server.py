@@ -13,7 +13,7 @@ import logging
 import os
 import socket
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -95,8 +95,7 @@ def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
     return models
 
 
-@contextlib.contextmanager
-def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
+def bound_socket(host: str, port: int) -> socket.socket:
     """A bound socket; created before the model is loaded, so that a port in use is reported at once."""
     if not 0 <= port <= 65535:
         raise EbmcalError(f"--port: expected a number from 0 (a free port) to 65535, got {port}.")
@@ -105,11 +104,10 @@ def bound_socket(host: str, port: int) -> Iterator[socket.socket]:
         listening = socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
         # asyncio sets this only on sockets it created itself; without it, each response is delayed by 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listening
     except OSError as error:
         problem = f"Cannot serve at {host}:{port}: {error.strerror}."
         raise EbmcalError(f"{problem} Choose another --port or --host.") from error
-    with listening:
-        yield listening
 
 
 def address(listening: socket.socket) -> str:

@@ -23,7 +23,7 @@ from ebmcal.selective.ood import OOD_SCORES
 from ebmcal.selective.rule import SCORE_NAMES
 from ebmcal.serving.app import require_key, respond
 from ebmcal.serving.batcher import Text
-from ebmcal.serving.schema import parse_text
+from ebmcal.serving.schema import parse_request
 from ebmcal.serving.service import Service
 from ebmcal.serving.ui.files import describe_columns, predict_file, report_html
 
@@ -61,7 +61,10 @@ def add_ui(app: FastAPI, service: Service) -> None:
 
     @app.post("/ui/explain", **protected)
     async def explain(request: Request) -> Response:
-        return await respond(request, service, lambda body: explain_text(service, parse_text(body, service.limits)))
+        async def explain_first(content: bytes) -> dict[str, Any]:
+            return await explain_text(service, parse_request(content, service.limits)[0][0])
+
+        return await respond(request, service, explain_first)
 
     @app.post("/ui/columns", **protected)
     async def columns(request: Request) -> Response:
@@ -114,10 +117,7 @@ def stored_histogram(model: Model) -> dict[str, Any] | None:
 async def explain_text(service: Service, text: Text) -> dict[str, Any]:
     """The answers of all models, then the effect of each word on the energy of the first one."""
     models = [await _explain_model(service, name, text) for name in service.engines]
-    shortened = service.engines[models[0]["name"]].shorten(text)
-    spans = word_spans(shortened if isinstance(shortened, str) else shortened[0])
-    words = await _word_effects(service, shortened, spans[:MAX_WORDS], models[0]) if len(spans) > 1 else []
-    return {"models": models, "words": words, "n_words": len(spans)}
+    return {"models": models, **await _word_effects(service, text, models[0])}
 
 
 async def _explain_model(service: Service, name: str, text: Text) -> dict[str, Any]:
@@ -152,37 +152,20 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
     return "; ".join(reasons) or "the rule answers every text"
 
 
-async def _word_effects(
-    service: Service, text: Text, spans: list[tuple[int, int]], answer: dict[str, Any]
-) -> list[dict[str, Any]]:
+async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) -> dict[str, Any]:
     """Each word with E(text) − E(text without it): positive if the word raises the energy."""
+    text = service.engines[answer["name"]].shorten(text)
     first = text if isinstance(text, str) else text[0]
-    shorter = [without(first, span) for span in spans]
+    spans = [match.span() for match in re.finditer(r"\S+", first)]
+    shown = spans[:MAX_WORDS] if len(spans) > 1 else []
+    shorter = [first[:start] + first[end:].lstrip() for start, end in shown]
     variants: list[Text] = [*shorter] if isinstance(text, str) else [(variant, text[1]) for variant in shorter]
     size = max(1, min(service.limits.max_texts, service.limits.max_tokens // (answer["n_tokens"] + 2)))
     energies: list[float] = []
-    for start in range(0, len(variants), size):
-        found = await service.answer(variants[start : start + size], answer["name"])
-        energies += [one["energy"] for one in found]
-    return [
+    for i in range(0, len(variants), size):
+        energies += [found["energy"] for found in await service.answer(variants[i : i + size], answer["name"])]
+    words = [
         {"start": start, "end": end, "word": first[start:end], "effect": answer["energy"] - energy}
-        for (start, end), energy in zip(spans, energies, strict=True)
+        for (start, end), energy in zip(shown, energies, strict=True)
     ]
-
-
-def word_spans(text: str) -> list[tuple[int, int]]:
-    """Start and end of each word.
-
-    >>> word_spans("a fine film")
-    [(0, 1), (2, 6), (7, 11)]
-    """
-    return [match.span() for match in re.finditer(r"\S+", text)]
-
-
-def without(text: str, span: tuple[int, int]) -> str:
-    """The text without a word and the spaces after it.
-
-    >>> without("a fine film", (2, 6))
-    'a film'
-    """
-    return text[: span[0]] + text[span[1] :].lstrip()
+    return {"words": words, "n_words": len(spans)}

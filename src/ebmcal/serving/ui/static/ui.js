@@ -69,16 +69,16 @@ async function start() {
 
 async function classify() {
   if (!about.models.length) await start();
-  const body = { text: $("text").value };
-  if (about.is_pair) body.text_pair = $("pair").value;
+  const inputs = { text: $("text").value };
+  if (about.is_pair) inputs.text_pair = $("pair").value;
   $("result").hidden = true;
-  const result = await request("ui/explain", JSON.stringify(body), "application/json");
+  const result = await request("ui/explain", JSON.stringify({ inputs }), "application/json");
   $("result").hidden = false;
   const model = result.models[0];
   $("probabilities").replaceChildren(...result.models.map(probabilities));
   $("decision").replaceChildren(...decision(model));
   $("energy").replaceChildren(...energy(model));
-  $("words").replaceChildren(...words(result, body.text));
+  $("words").replaceChildren(...words(result, inputs.text));
 }
 
 function probabilities(model) {
