@@ -37,7 +37,7 @@ def read(path):
 
 
 def working_directories(directory):
-    return [path for path in directory.iterdir() if ".ebmcal-" in path.name]
+    return [path for path in directory.iterdir() if path.name.endswith(".ebmcal")]
 
 
 def fit_rule(folder):

@@ -122,7 +122,6 @@ def test_options(table, folder, run):
         (["new.csv", "-o", "out.csv", "--rule", "absent.json"], "does not exist"),
         (["new.csv", "-o", "there.csv"], "--overwrite"),
         (["new.csv", "-o", "there.npz"], "--overwrite"),
-        (["new.csv", "-o", "out.npz", "--strict"], "--strict cannot be combined with NPZ"),
         (["new.csv", "-o", "out.xlsx"], "xlsx"),
         (["new.csv", "--encoding", "martian"], "martian"),
         (["new.csv", "--engine", "spark"], "Unknown engine"),

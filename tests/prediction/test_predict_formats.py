@@ -238,7 +238,7 @@ def test_standard_input_and_output(format, model, monkeypatch, capsys):
 
 
 def test_standard_input_is_read_chunk_by_chunk(model, monkeypatch, capsys):
-    monkeypatch.setattr("ebmcal.prediction.chunks.CHUNK_ROWS", 10)
+    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 10)
     printed = []
 
     class Slow(io.RawIOBase):

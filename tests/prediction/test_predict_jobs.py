@@ -23,7 +23,7 @@ SUFFIXES = [".csv", ".jsonl", ".parquet"]
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ebmcal.prediction.chunks.CHUNK_ROWS", 12)
+    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 12)
 
 
 @pytest.fixture
@@ -106,15 +106,18 @@ def test_other_settings_start_from_the_beginning(table, model, calls):
     done = predict_file(model, table / "new.csv", table / "out.csv", calibrated=False)
     assert done.n_reused == 0
     assert "logit_bad" in (table / "out.csv").read_text()
-    assert not working_directories(table)  # the earlier job for the same output is gone as well
+    assert not working_directories(table)
 
 
 def test_the_users_directories_are_not_touched(table, model):
-    for name in ("out.csv.part", ".out.csv.ebmcal-mine", ".out.csv.ebmcal-0123456789abcdef"):
+    for name in ("out.csv.part", ".out.csv.ebmcal"):
         (table / name).mkdir()
         (table / name / "precious.txt").write_text("mine")
+    with pytest.raises(EbmcalError, match="not a working directory of ebmcal predict"):
+        predict_file(model, table / "new.csv", table / "out.csv")
+    (table / ".out.csv.ebmcal").rename(table / "mine")
     predict_file(model, table / "new.csv", table / "out.csv")
-    assert len(list(table.glob("*/precious.txt")) + list(table.glob(".*/precious.txt"))) >= 3
+    assert {path.parent.name for path in table.glob("*/precious.txt")} == {"out.csv.part", "mine"}
 
 
 def test_another_process_may_not_work_on_the_same_job(table, model, calls):
@@ -198,7 +201,7 @@ def test_a_job_killed_twice_writes_the_same_bytes(tmp_path, suffix, monkeypatch)
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{1024 * n_done:,} already done" in result.stdout
     assert not working_directories(tmp_path)
-    monkeypatch.setattr("ebmcal.prediction.chunks.CHUNK_ROWS", 1024)
+    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 1024)
     predict_file(ebmcal.load(folder), tmp_path / "in.csv", tmp_path / f"whole{suffix}")
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 

@@ -34,7 +34,7 @@ class Deadly(OutputColumns):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ebmcal.prediction.chunks.CHUNK_ROWS", 6)
+    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 6)
     monkeypatch.setenv("RAY_worker_niceness", "0")  # 15 by default: workers would starve on a busy machine
 
 

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ebmcal.prediction import Ensemble, Summary
+    from ebmcal.ensemble import Ensemble
+    from ebmcal.prediction import Summary
 
 
 def predict(
@@ -53,23 +54,14 @@ def predict(
     from ebmcal.selective import AbstentionRule
 
     directories, source = _models_and_source(models)
-    formats: Any = {"input_format": input_format, "encoding": encoding, "output_format": output_format}
-    columns: Any = {
-        "text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column,
-        "id_column": id_column,
-    }  # fmt: skip
-    if output is not None and output.suffix.lower() == ".npz":
-        options = {"--rule": rule, "--strict": strict, "--input-format": input_format, "--encoding": encoding,
-                   "--engine ray": engine != "local"}  # fmt: skip
-        _predict_npz(directories, source, output, overwrite, mc_dropout, raw, columns, options)
-        return
-    check_paths(source, output, overwrite, engine=engine, **formats)
+    check_paths(source, output, overwrite, input_format, encoding, output_format, engine)
     chosen = AbstentionRule.read(rule) if rule else None
-    model = _load(directories, mc_dropout, warn=not (raw or no_rule or rule))
     done = predict_file(
-        model, source, output, calibrated=not raw, rule=chosen or (None if raw or no_rule else "model"),
-        strict=strict, overwrite=overwrite, escape_formulas=escape_formulas,
-        engine=engine, workers=workers, ray_address=ray_address, **formats, **columns,  # type: ignore[arg-type]
+        _load(directories, mc_dropout, warn=not (raw or no_rule or rule)), source, output, text_column=text_column,
+        text_pair_column=text_pair_column, label_column=label_column, id_column=id_column, calibrated=not raw,
+        rule=chosen or (None if raw or no_rule else "model"), strict=strict, overwrite=overwrite,
+        escape_formulas=escape_formulas, input_format=input_format, encoding=encoding, output_format=output_format,
+        engine=engine, workers=workers, ray_address=ray_address,  # type: ignore[arg-type]
     )  # fmt: skip
     typer.echo(f"{'standard output' if output is None else output}: {_summary_text(done)}", err=output is None)
 
@@ -86,29 +78,10 @@ def _models_and_source(given: list[str]) -> tuple[list[str], str]:
     return directories, last
 
 
-def _predict_npz(
-    directories: list[str], source: str, output: Path, overwrite: bool, mc_dropout: int, raw: bool,
-    columns: dict[str, Any], options: dict[str, Any],
-) -> None:  # fmt: skip
-    """An NPZ holds only the arrays of `Predictions`, without the user's columns and without error rows."""
-    from ebmcal.errors import EbmcalError
-    from ebmcal.prediction.reading import check_input
-    from ebmcal.prediction.writing import check_output
-
-    unused = next((name for name, value in options.items() if value), "standard input" if source == "-" else None)
-    if unused is not None:
-        raise EbmcalError(f"{output}: {unused} cannot be combined with NPZ output. Write Parquet instead.")
-    check_output(output, source, overwrite)
-    check_input(source, None)
-    found = _load(directories, mc_dropout).predict(Path(source), calibrated=not raw, progress=True, **columns)
-    found.write(output)
-    typer.echo(f"{output}: {found.n_rows:,} rows")
-
-
 def _load(directories: list[str], mc_dropout: int, warn: bool = False) -> "Any | Ensemble":
     """The model, or an ensemble; an ensemble has no abstention rule, which is worth a warning."""
+    from ebmcal.ensemble import Ensemble
     from ebmcal.model import load
-    from ebmcal.prediction.ensemble import Ensemble
     from ebmcal.run_dir import read_card
 
     members = [load(directory) for directory in directories]

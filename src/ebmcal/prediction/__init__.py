@@ -1,10 +1,9 @@
-"""Prediction of files and pipes of any length in constant memory, ensembles, and distribution over Ray.
+"""Prediction of files and pipes of any length in constant memory, on one machine or on a Ray cluster.
 
-`job` puts it together: `reading` yields rows with the user's columns, `chunk_predictor` predicts them chunk by chunk,
-`columns` arranges and `writing` encodes the output, `chunks` makes jobs resumable, `ray_engine` runs them on a cluster.
+`job` puts it together: `reading` yields chunks of rows with the user's columns, `columns` predicts a chunk and arranges
+its output, `writing` encodes it and makes jobs resumable.
 """
 
-from ebmcal.prediction.ensemble import Ensemble
 from ebmcal.prediction.job import Summary, predict_file
 
-__all__ = ["Ensemble", "Summary", "predict_file"]
+__all__ = ["Summary", "predict_file"]

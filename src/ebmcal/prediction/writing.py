@@ -1,31 +1,42 @@
-"""Rows of the output as CSV, JSON lines or Parquet. No torch."""
+"""The output: rows as CSV, JSON lines or Parquet, on standard output or in a file. No torch.
 
+Chunks of `out.csv` are collected in the working directory `.out.csv.ebmcal` next to it. Chunk 12 is
+`000012.csv` plus `000012.json`, which holds the fingerprint of the job (the model and all settings), the hash of the
+input rows and the checksum of the chunk. A killed job reuses a chunk if all three match and computes it again if not,
+so neither rows of another input nor a truncated chunk can end up in the output.
+"""
+
+import contextlib
 import csv
+import hashlib
 import io
 import json
-import math
-import os
-from collections.abc import Mapping, Sequence
+import re
+import shutil
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.prediction.columns import OutputChunk
+from ebmcal.prediction.reading import Chunk
+from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import META_KEY
-from ebmcal.storage import explain_disk_errors
+from ebmcal.storage import atomic_write, check_writable, file_checksum, locked, read_json, write_json
 
-SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".npz": "parquet"}
+_OUR_FILES = re.compile(r"(\d+|all)\.\w+|\.lock|\..*\.tmp")
 
 #: What spreadsheets take for the start of a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 
-Rows = Sequence[Mapping[str, Any]]
 
-
-def detect_output_format(output: Path | None, given: str | None, input_format: str) -> str:
+def find_output_format(output: Path | None, given: str | None, input_format: str) -> str:
     """The format by the suffix of the file; on standard output as given, else CSV for tables and JSON lines otherwise.
 
-    >>> detect_output_format(Path("new.parquet"), None, "csv"), detect_output_format(None, None, "lines")
+    >>> find_output_format(Path("new.parquet"), None, "csv"), find_output_format(None, None, "lines")
     ('parquet', 'jsonl')
     """
     if output is not None:
@@ -37,18 +48,13 @@ def detect_output_format(output: Path | None, given: str | None, input_format: s
     return given or ("csv" if input_format in ("csv", "tsv") else "jsonl")
 
 
-def check_output(output: Path, source: str | Path, overwrite: bool) -> None:
+def check_output(output: Path, source: str, overwrite: bool) -> None:
     """Raise, before any work, if the output cannot be written or would replace a file."""
-    if output.is_dir():
-        raise EbmcalError(f"{output} is a directory; expected a file.")
+    check_writable(output, "--output")
     if output.exists() and Path(source).exists() and output.samefile(source):
         raise EbmcalError(f"{output} is the input. Choose another output.")
     if output.exists() and not overwrite:
         raise EbmcalError(f"{output} exists already. Choose another name, or pass --overwrite.")
-    with explain_disk_errors(output):
-        output.parent.mkdir(parents=True, exist_ok=True)
-    if not os.access(output.parent, os.W_OK | os.X_OK):
-        raise EbmcalError(f"Could not write {output}: no permission in {output.parent}. Choose another directory.")
 
 
 @dataclass(frozen=True)
@@ -65,25 +71,11 @@ class Encoder:
         """The first line of a CSV; nothing for other formats."""
         return self._csv([self.columns]) if self.format == "csv" else b""
 
-    def encode(self, rows: Rows) -> bytes:
-        if self.format == "parquet":
-            return self._table(rows)
+    def encode(self, rows: Sequence[Mapping[str, Any]]) -> bytes:
         if self.format == "jsonl":
-            return "".join(f"{_json(row)}\n" for row in rows).encode("utf-8", "replace")
-        return self._csv([[row.get(column) for column in self.columns] for row in rows])
-
-    def _csv(self, rows: Sequence[Sequence[Any]]) -> bytes:
-        target = io.StringIO()
-        plain = csv.writer(target, lineterminator="\n")
-        quoted = csv.writer(target, lineterminator="\n", quoting=csv.QUOTE_ALL)
-        for row in rows:
-            cells = [_cell(value, self.escape_formulas) for value in row]
-            # csv quotes a field only for characters of its own line terminator; readers also end lines at \r
-            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
-            (quoted if has_return else plain).writerow(cells)
-        return target.getvalue().encode("utf-8", "replace")
-
-    def _table(self, rows: Rows) -> bytes:
+            return "".join(f"{_json(row)}\n" for row in rows).encode()
+        if self.format == "csv":
+            return self._csv([[row.get(column) for column in self.columns] for row in rows])
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -91,6 +83,23 @@ class Encoder:
         target = io.BytesIO()
         pq.write_table(pa.table(arrays), target, compression="zstd")
         return target.getvalue()
+
+    def _csv(self, rows: Sequence[Sequence[Any]]) -> bytes:
+        target = io.StringIO()
+        plain = csv.writer(target, lineterminator="\n")
+        quoted = csv.writer(target, lineterminator="\n", quoting=csv.QUOTE_ALL)
+        for row in rows:
+            cells = [self._cell(value) for value in row]
+            # csv quotes a field only for characters of its own line terminator; readers also end lines at \r
+            has_return = any(isinstance(cell, str) and "\r" in cell for cell in cells)
+            (quoted if has_return else plain).writerow(cells)
+        return target.getvalue().encode()
+
+    def _cell(self, value: Any) -> Any:
+        if isinstance(value, bool | list | dict):
+            value = _json(value)
+        is_formula = self.escape_formulas and isinstance(value, str) and value.startswith(FORMULA_STARTS)
+        return f"'{value}" if is_formula else value
 
     def join_tables(self, chunks: Sequence[Path], target: Path) -> None:
         """One Parquet file of all chunks; a column with different types in the chunks becomes a string."""
@@ -102,60 +111,107 @@ class Encoder:
             schema = pa.unify_schemas(schemas, promote_options="permissive")
         except pa.ArrowException:
             types = {name: {schema.field(name).type for schema in schemas} - {pa.null()} for name in self.columns}
-            schema = pa.schema(
-                [(name, found.pop() if len(found) == 1 else pa.string()) for name, found in types.items()]
-            )
+            schema = pa.schema([(name, t.pop() if len(t) == 1 else pa.string()) for name, t in types.items()])
         schema = schema.with_metadata({META_KEY: json.dumps(self.note).encode()})
         with pq.ParquetWriter(target, schema, compression="zstd", write_page_checksum=True) as writer:
             for chunk in chunks:
-                table = pq.read_table(chunk)
-                arrays = [_cast(table.column(entry.name), entry.type) for entry in schema]
-                writer.write_table(pa.table(arrays, schema=schema))
+                writer.write_table(pq.read_table(chunk).cast(schema))
 
 
-def _json(row: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(row, ensure_ascii=False, default=str, allow_nan=False)
-    except ValueError:  # JSON has no NaN and no infinity
-        return json.dumps(_finite(row), ensure_ascii=False, default=str)
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, Mapping):
-        return {key: _finite(entry) for key, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list) else value
-
-
-def _cell(value: Any, escape_formulas: bool) -> Any:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        return ""
-    if isinstance(value, list | dict):
-        value = _json_text(value)
-    if escape_formulas and isinstance(value, str) and value.startswith(FORMULA_STARTS):
-        return f"'{value}"
-    return value
-
-
-def _json_text(value: Any) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, default=str)
+def _json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, default=str)
 
 
 def _array(values: list[Any], type_: Any) -> Any:
+    """An Arrow array; lists, objects and values of several types, which JSON may have, become strings."""
     import pyarrow as pa
 
     try:
-        return pa.array(values, type=type_)
-    except (pa.ArrowException, OverflowError, TypeError, ValueError):  # a column of JSON with values of several types
-        return pa.array([v if v is None or isinstance(v, str) else _json_text(v) for v in values], pa.string())
+        if type_ is not None or not any(isinstance(value, list | dict) for value in values):
+            return pa.array(values, type=type_)
+    except (pa.ArrowException, OverflowError, TypeError, ValueError):
+        pass
+    return pa.array([v if v is None or isinstance(v, str) else _json(v) for v in values], pa.string())
 
 
-def _cast(column: Any, type_: Any) -> Any:
-    import pyarrow as pa
+class StandardOutput:
+    """Chunks are printed and flushed as they are finished."""
 
-    if pa.types.is_string(type_) and not pa.types.is_string(column.type):
-        return _array([None if v is None else _json_text(v) for v in column.to_pylist()], type_)
-    return column.cast(type_)
+    def __init__(self, encoder: Encoder) -> None:
+        self.encoder = encoder
+        self._print(encoder.header())
+
+    def reuse(self, chunk: Chunk) -> dict[str, Any] | None:
+        """What is recorded for a chunk that an earlier, interrupted job has finished; None if it must be computed."""
+        return None
+
+    def write(self, chunk: OutputChunk) -> None:
+        self._print(self.encoder.encode(chunk.rows))
+
+    def finish(self, n_chunks: int) -> None:
+        """Called after the last chunk."""
+
+    def _print(self, content: bytes) -> None:
+        sys.stdout.write(content.decode())
+        sys.stdout.flush()
+
+
+class OutputFile(StandardOutput):
+    """Chunks are collected in the working directory until the output is complete; use `open_output`."""
+
+    def __init__(self, encoder: Encoder, output: Path, directory: Path, job: str, overwrite: bool) -> None:
+        self.encoder, self.output, self.directory, self.job, self.overwrite = encoder, output, directory, job, overwrite
+
+    def reuse(self, chunk: Chunk) -> dict[str, Any] | None:
+        path, record = self._paths(chunk.number)
+        try:
+            found: dict[str, Any] = read_json(record)
+            expected = (self.job, chunk.hash, file_checksum(path))
+            return found if (found["job"], found["hash"], found["checksum"]) == expected else None
+        except (EbmcalError, OSError, KeyError, TypeError):  # missing or incomplete
+            return None
+
+    def write(self, chunk: OutputChunk) -> None:
+        path, record = self._paths(chunk.number)
+        content = self.encoder.encode(chunk.rows)
+        with atomic_write(path) as temporary:
+            temporary.write_bytes(content)
+        about = {"job": self.job, "hash": chunk.hash, "checksum": hashlib.sha256(content).hexdigest()}
+        write_json(record, about | {"counts": chunk.counts, "first_error": chunk.first_error})
+
+    def finish(self, n_chunks: int) -> None:
+        """Assemble the output, then remove the working directory."""
+        if self.output.exists() and not self.overwrite:
+            raise EbmcalError(f"{self.output} was created by another process in the meantime. Move it and run again.")
+        chunks = [self._paths(i)[0] for i in range(n_chunks)]
+        if self.output.suffix.lower() == ".npz":  # only the arrays of `Predictions`
+            self.encoder.join_tables(chunks, self.directory / "all.parquet")
+            Predictions.read(self.directory / "all.parquet", labels_required=False).write(self.output)
+            shutil.rmtree(self.directory, ignore_errors=True)
+            return
+        with atomic_write(self.output) as temporary:
+            if self.encoder.format == "parquet":
+                self.encoder.join_tables(chunks, temporary)
+            else:
+                with open(temporary, "wb") as joined:
+                    joined.write(self.encoder.header())
+                    for chunk in chunks:
+                        with open(chunk, "rb") as part:
+                            shutil.copyfileobj(part, joined)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def _paths(self, number: int) -> tuple[Path, Path]:
+        return self.directory / f"{number:06d}.{self.encoder.format}", self.directory / f"{number:06d}.json"
+
+
+@contextlib.contextmanager
+def open_output(output: Path | None, encoder: Encoder, job: str, overwrite: bool) -> Iterator[StandardOutput]:
+    """Where chunks go; `job` is the fingerprint of everything besides the input that the output depends on."""
+    if output is None:
+        yield StandardOutput(encoder)
+        return
+    directory = output.with_name(f".{output.name}.ebmcal")
+    if directory.exists() and not all(_OUR_FILES.fullmatch(path.name) for path in directory.iterdir()):
+        raise EbmcalError(f"{directory} exists and is not a working directory of ebmcal predict. Move or delete it.")
+    with locked(directory):
+        yield OutputFile(encoder, output, directory, job, overwrite)
