@@ -17,8 +17,7 @@ from ebmcal.data import as_dataset
 from ebmcal.metrics import ood_detection
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import RunDir
-from ebmcal.selective.conformal import p_values, stored_scores
-from ebmcal.selective.ood import DISTANCES, MAX_TEXTS, TrainingFeatures, fit_distance
+from ebmcal.selective.ood import DISTANCES, MAX_TEXTS, TrainingFeatures, fit_distance, p_values, stored_scores
 
 OOD_RATE = 0.05
 

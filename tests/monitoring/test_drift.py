@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ebmcal import Predictions
-from ebmcal.monitoring.drift import MIN_ROWS, label_test, p_values, significant
+from ebmcal.monitoring.statistics import MIN_ROWS, label_test, p_values, significant
 
 NAMES = ("a", "b", "c")
 

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ebmcal import EbmcalError, Predictions
-from ebmcal.monitoring.estimation import ESTIMATORS, estimate_accuracy
+from ebmcal.monitoring.statistics import ESTIMATORS, estimate_accuracy
 
 NAMES = ("a", "b", "c")
 
@@ -27,9 +27,9 @@ def test_by_hand():
     known = Predictions([0] * 6 + [1] * 4, NAMES[:2], probs=probs, energies=np.arange(10.0))
     new = Predictions([-1] * 4, NAMES[:2], probs=[[0.9, 0.1]] * 3 + [[0.6, 0.4]], energies=[0.0, 0.0, 9.0, 99.0])
     found = estimate_accuracy(known, new)
-    assert found["confidence"].value == pytest.approx(0.825 - 0.15)  # overconfident by .75 − .6
-    assert found["threshold"].value in (0.75, 1.0)  # six of ten are correct; the sixth confidence is a tie
-    assert found["energy"].value == pytest.approx(0.5)  # two rows in the first fifth (all correct), two in the last
+    assert found["confidence"]["value"] == pytest.approx(0.825 - 0.15)  # overconfident by .75 − .6
+    assert found["threshold"]["value"] in (0.75, 1.0)  # six of ten are correct; the sixth confidence is a tie
+    assert found["energy"]["value"] == pytest.approx(0.5)  # two rows in the first fifth (all correct), two in the last
 
 
 @pytest.mark.parametrize("sharpness", [1.0, 2.0])
@@ -40,7 +40,7 @@ def test_the_interval_covers_the_accuracy_without_drift(name, sharpness):
         rng = np.random.default_rng([seed, 1])
         known, new = predict(rng, 300, sharpness), predict(rng, 200, sharpness)
         found = ESTIMATORS[name](known, new)
-        n_covered += found.low <= accuracy(new) <= found.high
+        n_covered += found["low"] <= accuracy(new) <= found["high"]
     assert stats.binomtest(n_covered, n_draws, 0.93, alternative="less").pvalue > 0.001, n_covered / n_draws
 
 
@@ -52,7 +52,7 @@ def test_the_estimate_by_confidence_follows_harder_texts():
     found = estimate_accuracy(known, new)
     assert "energy" not in found
     assert accuracy(new) < accuracy(known) - 0.1
-    assert found["confidence"].low <= accuracy(new) <= found["confidence"].high
+    assert found["confidence"]["low"] <= accuracy(new) <= found["confidence"]["high"]
 
 
 def test_one_labelled_row_is_too_few():

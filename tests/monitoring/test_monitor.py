@@ -132,7 +132,7 @@ def test_decisions_are_those_of_the_log_or_of_the_model(model, tmp_path):
     assert calm["abstained"] < 1
     assert (shifted["abstained"], shifted["ood"]) == (1, 1)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    changed = [line | {"decision": "answer", "ood": line["time"] < "2026-03-02"} for line in lines]
+    changed = [line | {"decision": "answer", "is_ood": line["time"] < "2026-03-02"} for line in lines]
     log.write_text("".join(json.dumps(line) + "\n" for line in changed))
     calm, shifted = ebmcal.monitor(model, log).document["windows"]
     assert [(w["ood"], w["abstained"]) for w in (calm, shifted)] == [(1, 0), (0, 0)]

@@ -102,7 +102,7 @@ def test_error_rows_are_left_out_with_a_warning(tmp_path):
 
 def test_logged_decisions(tmp_path):
     rows = [
-        {"prob_no": 0.5, "prob_yes": 0.5, "decision": d, "ood": o} for d, o in (("answer", False), ("abstain", True))
+        {"prob_no": 0.5, "prob_yes": 0.5, "decision": d, "is_ood": o} for d, o in (("answer", False), ("abstain", True))
     ]
     path = tmp_path / "log.jsonl"
     path.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -111,8 +111,8 @@ def test_logged_decisions(tmp_path):
     path.write_text(json.dumps(rows[0]) + "\n" + '{"prob_no": 0.5, "prob_yes": 0.5}\n')  # another rule, or none
     log = read_log([path])
     assert (log.abstained, log.is_ood) == (None, None)
-    path.write_text(json.dumps(rows[0] | {"ood": "perhaps"}))
-    with pytest.raises(EbmcalError, match="column 'ood': expected true or false, got 'perhaps'"):
+    path.write_text(json.dumps(rows[0] | {"is_ood": "perhaps"}))
+    with pytest.raises(EbmcalError, match="column 'is_ood': expected true or false, got 'perhaps'"):
         read_log([path])
 
 

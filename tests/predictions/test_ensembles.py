@@ -39,7 +39,7 @@ def test_probabilities_and_energies_are_averaged_over_matched_rows():
     [
         ({"ids": [f"other-{i}" for i in range(300)]}, "only in"),
         ({"labels": np.zeros(300, dtype=int)}, "another label"),
-        ({"label_names": ("a", "b", "x")}, "Classes differ"),
+        ({"label_names": ("a", "b", "x")}, "the classes are a, b, x"),
     ],
 )
 def test_what_does_not_match_is_refused(changes, words):

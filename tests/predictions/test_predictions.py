@@ -284,14 +284,12 @@ def test_parquet_of_another_model_in_odd_types(tmp_path):
     np.testing.assert_array_equal(p.probs, [[0.25, 0.75], [1.0, 0.0]])
 
 
-def test_bfloat16_is_read_from_npz_and_parquet(tmp_path):
+def test_bfloat16_is_read_from_npz(tmp_path):
     logits = np.float32([[1.5, -2.0], [0.25, 3.0]])  # exact in bfloat16
     bits = (logits.view(np.uint32) >> 16).astype(np.uint16)
     np.savez(tmp_path / "bits.npz", logits=bits, labels=[0, 1])
     np.savez(tmp_path / "void.npz", logits=bits.view("V2"), labels=[0, 1])
-    columns = {f"logit_{i}": pa.array([bits[r, i].tobytes() for r in range(2)], pa.binary(2)) for i in range(2)}
-    pq.write_table(pa.table({"label": [0, 1], **columns}), tmp_path / "p.parquet")
-    for name in ("bits.npz", "void.npz", "p.parquet"):
+    for name in ("bits.npz", "void.npz"):
         np.testing.assert_array_equal(Predictions.read(tmp_path / name).logits, logits)
 
 

@@ -1,4 +1,4 @@
-"""`ebmcal robustness` and `ebmcal.test_robustness` with tiny models."""
+"""`ebmcal robustness` and `ebmcal.evaluate_robustness` with tiny models."""
 
 import json
 import shutil
@@ -44,7 +44,7 @@ def test_the_command(place, capsys):
     assert document["n_rows"] == 24
     assert {test["kind"] for test in document["tests"]} == {"invariance", "directional", "minimum-functionality"}
     assert "<svg" in report.read_text(encoding="utf-8")
-    again = ebmcal.test_robustness(
+    again = ebmcal.evaluate_robustness(
         place / "ours", place / "test.csv", baseline=place / "theirs", max_rows=24,
         perturbations=["random-tokens", "uppercase"],
     )  # fmt: skip
@@ -62,7 +62,7 @@ def test_the_baseline_may_have_its_labels_in_another_order(place, tmp_path):
     weights |= {name: weights[name].flip(0).contiguous() for name in ("classifier.weight", "classifier.bias")}
     save_file(weights, turned / "model.safetensors", {"format": "pt"})
     frames = [
-        ebmcal.test_robustness(
+        ebmcal.evaluate_robustness(
             place / "ours", place / "test.csv", baseline=other, max_rows=24, perturbations=["uppercase"]
         ).conditions.query("model != 'ours'")
         for other in (place / "theirs", turned)
@@ -75,21 +75,21 @@ def test_suites_that_do_not_suit_the_model_are_skipped(place, tmp_path):
     save_encoder(tmp_path / "three", n_labels=3)
     rows = "".join(f"{text},LABEL_{i % 3}\n" for i, text in enumerate(["a film", "dull", "a joy"] * 4))
     (tmp_path / "test.csv").write_text("text,label\n" + rows)
-    result = ebmcal.test_robustness(tmp_path / "three", tmp_path / "test.csv", perturbations=[])
+    result = ebmcal.evaluate_robustness(tmp_path / "three", tmp_path / "test.csv", perturbations=[])
     assert set(result.tests.suite) == {"additions"}
     assert any("plain opinions (for negative, positive)" in skipped for skipped in result.meta["skipped"])
 
 
 def test_what_is_refused(place, tmp_path):
     with pytest.raises(EbmcalError, match=r"Unknown perturbation 'typo'\. Did you mean 'typos'"):
-        ebmcal.test_robustness(place / "ours", place / "test.csv", perturbations=["typo"])
+        ebmcal.evaluate_robustness(place / "ours", place / "test.csv", perturbations=["typo"])
     with pytest.raises(EbmcalError, match="Nothing to test"):
-        ebmcal.test_robustness(place / "ours", place / "test.csv", perturbations=[], use_builtin_suites=False)
+        ebmcal.evaluate_robustness(place / "ours", place / "test.csv", perturbations=[], use_builtin_suites=False)
     save_encoder(tmp_path / "three", n_labels=3)
     with pytest.raises(EbmcalError, match="labels differ"):
-        ebmcal.test_robustness(place / "ours", place / "test.csv", baseline=tmp_path / "three")
+        ebmcal.evaluate_robustness(place / "ours", place / "test.csv", baseline=tmp_path / "three")
     (tmp_path / "none.csv").write_text("text,label\na,\nb,\n")
     with pytest.raises(EbmcalError, match="label"):
-        ebmcal.test_robustness(place / "ours", tmp_path / "none.csv")
+        ebmcal.evaluate_robustness(place / "ours", tmp_path / "none.csv")
     with pytest.raises(EbmcalError, match="does not exist"):
-        ebmcal.test_robustness(place / "ours", tmp_path / "absent.csv")
+        ebmcal.evaluate_robustness(place / "ours", tmp_path / "absent.csv")

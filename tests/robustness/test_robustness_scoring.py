@@ -7,9 +7,8 @@ import pandas as pd
 import pytest
 
 from ebmcal.predictions import Predictions
-from ebmcal.robustness import PERTURBATIONS, Robustness
-from ebmcal.robustness.scoring import Subject, make_conditions, score
-from ebmcal.robustness.suite import SuiteTest
+from ebmcal.robustness import PERTURBATIONS, Robustness, Subject, make_conditions, score
+from ebmcal.robustness.perturbations import SuiteTest
 
 NAMES = ("negative", "positive")
 TEXTS = [f"the film {'was good' if i % 2 else 'was dull'} and number {i} <b>" for i in range(60)]

@@ -7,9 +7,16 @@ import pytest
 
 from ebmcal import AbstentionRule, EbmcalError, Predictions, TemperatureScaling, fit_abstention
 from ebmcal.selective import SCORES
-from ebmcal.selective.conformal import cut_off, p_values, prediction_sets
-from ebmcal.selective.conformal import least_rows as least_rows_of_sets
-from ebmcal.selective.risk_control import counts, find_threshold, least_answers, least_rows, split_rows
+from ebmcal.selective.guarantees import (
+    counts,
+    find_threshold,
+    least_answers,
+    least_rows,
+    least_rows_of_sets,
+    prediction_sets,
+    split_rows,
+)
+from ebmcal.selective.ood import cut_off, p_values
 
 NAMES = ("bad", "good")
 

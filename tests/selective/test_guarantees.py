@@ -15,9 +15,8 @@ from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import TemperatureScaling
 from ebmcal.predictions.arrays import softmax
 from ebmcal.selective import DISTANCES, SCORES, fit_distance
-from ebmcal.selective.conformal import p_values
-from ebmcal.selective.ood import TrainingFeatures
-from ebmcal.selective.risk_control import counts
+from ebmcal.selective.guarantees import counts
+from ebmcal.selective.ood import TrainingFeatures, p_values
 
 N_DRAWS, N_ROWS, N_POPULATION = 300, 300, 10_000
 MAX_ERROR, CONFIDENCE, COVERAGE, OOD = 0.1, 0.8, 0.9, 0.1

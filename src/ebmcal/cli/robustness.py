@@ -24,14 +24,14 @@ def robustness(
     json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")] = None,
 ) -> None:
     """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
-    from ebmcal.robustness import test_robustness
+    from ebmcal.robustness import evaluate_robustness
     from ebmcal.storage import check_writable, write_text
 
     for option, path in (("--report", report), ("--json", json_file)):
         if path is not None:
             check_writable(path, option)
     names = None if perturbations is None else [name.strip() for name in perturbations.split(",") if name.strip()]
-    found = test_robustness(
+    found = evaluate_robustness(
         model, data, baseline=baseline, perturbations=names, suites=suite or (), use_builtin_suites=builtin,
         text_column=text_column, text_pair_column=text_pair_column, label_column=label_column, max_rows=max_rows,
         seed=seed,

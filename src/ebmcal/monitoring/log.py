@@ -1,7 +1,7 @@
 """The log of a model in use: prediction files with times, joined, sorted and cut into windows.
 
 Besides the columns of prediction files a log may have `time` (ISO 8601, or seconds, milliseconds, … since 1970),
-`decision` ("answer" or "abstain") and `ood` (true or false). `label` is the true label where it is known. The answer
+`decision` ("answer" or "abstain") and `is_ood` (true or false). `label` is the true label where it is known. The answer
 log of `ebmcal serve --log` is such a file.
 """
 
@@ -14,16 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.columns import without_error_rows
-from ebmcal.predictions.files import FileColumns, read_columns
+from ebmcal.predictions.files import read_columns
 from ebmcal.storage import PathLike, file_checksum
 
 WINDOW_ROWS = 500  # by default, in a log without times
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
-FLAGS = {True: True, False: False, "true": True, "false": False, "True": True, "False": False, "1": True, "0": False}
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,82 +56,43 @@ def read_log(
     """
     if not paths:
         raise EbmcalError("No log given. Expected prediction files, for example those that `ebmcal predict` writes.")
-    parts = []
-    for path in _distinct(paths):
-        part = _read_file(path, label_names, time_column, normalize)
-        check(part.rows, path)
-        parts.append(part)
-    with error_context(", ".join(map(str, paths))):
-        log = _join(parts)
-    if log.times is None:
-        return log
-    return _without_repeats(log.take(np.argsort(log.times, kind="stable")))
-
-
-def add_labels(log: Log, path: PathLike) -> Log:
-    """The log with the true labels of a file with the columns id and label, for the rows it contains."""
-    given = _read_labels(path)
-    names = {name: i for i, name in enumerate(log.rows.label_names)}
-    unknown = next((label for label in given.values() if label not in names), None)
-    if unknown is not None:
-        raise EbmcalError(f"{path}: the label {unknown!r} is not one of {', '.join(names)}.")
-    ids = [str(i) for i in log.rows.ids]
-    if not given.keys() & set(ids):
-        raise EbmcalError(f"{path}: none of its ids is in the log. Expected ids such as {ids[0]!r}.")
-    labels, seen = log.rows.labels.copy(), set[str]()
-    for row, key in enumerate(ids):
-        if key not in given:
+    parts: dict[str, Log] = {}
+    for path in paths:
+        key = file_checksum(path) if Path(path).is_file() else str(path)
+        if key in parts:
+            warnings.warn(f"{path} has the same content as another file and is counted once.", stacklevel=3)
             continue
-        if key in seen:
-            raise EbmcalError(f"{path}: the id {key!r} occurs more than once in the log, so its label is ambiguous.")
-        seen.add(key)
-        label = names[given[key]]
-        if labels[row] not in (-1, label):
-            logged = log.rows.label_names[labels[row]]
-            raise EbmcalError(f"{path}: the id {key!r} has the label {given[key]!r}, but {logged!r} in the log.")
-        labels[row] = label
-    return replace(log, rows=log.rows.replace(labels=labels))
+        with error_context(path):
+            parts[key] = _read_file(path, label_names, time_column, normalize)
+        check(parts[key].rows, path)
+    with error_context(", ".join(map(str, paths))):
+        log = _join(list(parts.values()))
+    return log if log.times is None else _without_repeats(log.take(np.argsort(log.times, kind="stable")))
 
 
-def windows(log: Log, *, every: str | None = None, n_rows: int | None = None) -> Iterator[tuple[str, Log]]:
-    """Cut the log into named windows of time ("1d", "6h") or of rows; default: days if it has times, else 500 rows.
-
-    >>> log = Log(Predictions([-1] * 5, ("a", "b"), probs=[[0.5, 0.5]] * 5))
-    >>> [(name, window.rows.n_rows) for name, window in windows(log, n_rows=3)]
-    [('rows 1–3', 3), ('rows 4–5', 2)]
-    """
-    if every and n_rows:
-        raise EbmcalError("Windows are either of time (--every) or of rows (--rows), got both.")
-    if every and log.times is None:
-        raise EbmcalError(f"--every {every} needs times, but the log has none. Name their column with --time-column.")
-    if log.times is not None and n_rows is None:
-        yield from _windows_of_time(log, log.times, every or "1d")
-        return
-    size, total = n_rows or WINDOW_ROWS, log.rows.n_rows
-    for start in range(0, total, size):
-        stop = min(start + size, total)
-        yield f"rows {start + 1:,}–{stop:,}", log.take(np.arange(start, stop))
-
-
-def _windows_of_time(log: Log, times: np.ndarray, every: str) -> Iterator[tuple[str, Log]]:
-    step = parse_duration(every)
-    numbers = np.floor(times / step)
-    for number in np.unique(numbers):
-        start = datetime.datetime.fromtimestamp(number * step, datetime.timezone.utc)
-        name = start.strftime("%Y-%m-%d" if step % UNITS["d"] == 0 else "%Y-%m-%d %H:%M")
-        yield name, log.take(np.flatnonzero(numbers == number))
+def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: str | None, normalize: bool) -> Log:
+    table = without_error_rows(read_columns(path), path)
+    columns, name = table.columns, time_column or "time"
+    if time_column and name not in columns:
+        raise EbmcalError(f"there is no column {name!r}; the columns are {', '.join(list(columns)[:20])}.")
+    weights = {str(value) for value in columns["weights"]} if {"time", "weights"} <= columns.keys() else set()
+    if len(weights) > 1:
+        raise EbmcalError(f"the rows are from {len(weights)} models (column 'weights'). Give the rows of one model.")
+    table.meta = table.meta | ({"weights": weights.pop()} if weights else {})
+    rows = Predictions.from_columns(table, label_names, normalize=normalize, labels_required=False)
+    times = parse_times(columns[name], name) if name in columns else None
+    decisions, flags = (_complete(columns, column) for column in ("decision", "is_ood"))
+    bad = next((flag for flag in flags or () if flag.lower() not in FLAGS), None)
+    if bad is not None:
+        raise EbmcalError(f"column 'is_ood': expected true or false, got {bad!r}.")
+    abstained = None if decisions is None else np.array([decision == "abstain" for decision in decisions])
+    return Log(rows, times, abstained, None if flags is None else np.array([FLAGS[flag.lower()] for flag in flags]))
 
 
-def parse_duration(every: str) -> int:
-    """The length of a window in seconds.
-
-    >>> parse_duration("6h")
-    21600
-    """
-    found = re.fullmatch(r"(\d{1,6})([mhdw])", every)
-    if not found or not int(found[1]):
-        raise EbmcalError(f"--every: expected a number and m, h, d or w, such as 6h or 1d, got {every!r}.")
-    return int(found[1]) * UNITS[found[2]]
+def _complete(columns: dict[str, Any], name: str) -> list[str] | None:
+    """A column, or None if it does not cover every row: part of the log was written with another abstention rule."""
+    values = list(columns.get(name, []))
+    return list(map(str, values)) if values and not any(value is None or value == "" for value in values) else None
 
 
 def parse_times(column: Sequence[Any], name: str = "time") -> np.ndarray:
@@ -139,11 +101,8 @@ def parse_times(column: Sequence[Any], name: str = "time") -> np.ndarray:
     >>> parse_times(["2026-01-01T00:00:00Z", 1767225600, 1767225600000, "1767225600.0"])
     array([1.7672256e+09, 1.7672256e+09, 1.7672256e+09, 1.7672256e+09])
     """
-    import pandas as pd
-
     given = pd.Series(list(column), dtype=object)
-    is_text = given.map(lambda value: isinstance(value, str))
-    numbers = given.where(is_text | given.map(lambda value: isinstance(value, int | float | np.number)))
+    numbers = given.where(given.map(lambda value: isinstance(value, str | int | float | np.number)))
     seconds = pd.to_numeric(numbers, errors="coerce").to_numpy(dtype=np.float64, copy=True)
     for limit in (1e17, 1e14, 1e11):  # the year 5138 in ns, µs and ms; until then, no smaller unit reaches it
         seconds = np.where(np.abs(seconds) >= limit, seconds / 1000, seconds)
@@ -160,106 +119,102 @@ def parse_times(column: Sequence[Any], name: str = "time") -> np.ndarray:
     return seconds
 
 
-def _distinct(paths: Sequence[PathLike]) -> list[PathLike]:
-    """The files without repetitions of the same content; warns about those."""
-    found: dict[str, PathLike] = {}
-    for path in paths:
-        key = file_checksum(path) if Path(path).is_file() else str(path)
-        if key in found:
-            warnings.warn(f"{path} has the same content as {found[key]} and is counted once.", stacklevel=4)
-        found.setdefault(key, path)
-    return list(found.values())
-
-
-def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: str | None, normalize: bool) -> Log:
-    table = without_error_rows(read_columns(path), path)
-    columns = table.columns
-    with error_context(path):
-        table.meta = table.meta | _weights(columns)
-        rows = Predictions.from_columns(table, label_names, normalize=normalize, labels_required=False)
-        name = time_column or "time"
-        if time_column and name not in columns:
-            raise EbmcalError(f"there is no column {name!r}; the columns are {', '.join(list(columns)[:20])}.")
-        times = parse_times(list(columns[name]), name) if name in columns else None
-        decisions = _complete(columns, "decision")
-        abstained = None if decisions is None else np.array([str(value) == "abstain" for value in decisions])
-        return Log(rows, times, abstained, _parse_flags(_complete(columns, "ood")))
-
-
-def _weights(columns: dict[str, Any]) -> dict[str, str]:
-    """The fingerprint of the weights in the rows of an answer log; all rows must have the same."""
-    found = {str(value) for value in columns["weights"]} if {"time", "weights"} <= columns.keys() else set()
-    if len(found) > 1:
-        raise EbmcalError(f"the rows are from {len(found)} models (column 'weights'). Give the rows of one model.")
-    return {"weights": found.pop()} if found else {}
-
-
-def _complete(columns: dict[str, Any], name: str) -> list[Any] | None:
-    """A column, or None if it does not cover every row: part of the log was written with another abstention rule."""
-    values = list(columns.get(name, []))
-    return values if values and not any(value is None or value == "" for value in values) else None
-
-
-def _parse_flags(values: list[Any] | None) -> np.ndarray | None:
-    if values is None:
-        return None
-    values = [value.item() if isinstance(value, np.generic) else value for value in values]
-    bad = next((value for value in values if value not in FLAGS), None)
-    if bad is not None:
-        raise EbmcalError(f"column 'ood': expected true or false, got {bad!r}.")
-    return np.array([FLAGS[value] for value in values])
-
-
 def _join(parts: Sequence[Log]) -> Log:
-    if len(parts) == 1:
-        return parts[0]
-    for name in ("times", "abstained", "is_ood"):
+    first = parts[0].rows
+    extras = ("times", "abstained", "is_ood")
+    for name in extras:
         if len({getattr(part, name) is None for part in parts}) > 1:
             raise EbmcalError(f"some files have {name.replace('_', ' ')} and others do not. Give files of one kind.")
-    first = parts[0].rows
     if len({(p.rows.logits is None, p.rows.energies is None, p.rows.label_names) for p in parts}) > 1:
         raise EbmcalError("the files differ in their classes, or in having logits, probabilities or energies.")
-    kind = "probs" if first.logits is None else "logits"
-    fields: dict[str, Any] = {
-        name: _concatenate([getattr(part.rows, name) for part in parts]) for name in ("labels", "energies", "ids", kind)
-    }
-    shared = [name for name in first.distances or {} if all(name in (part.rows.distances or {}) for part in parts)]
-    distances = {name: np.concatenate([(p.rows.distances or {})[name] for p in parts]) for name in shared}
+
+    def joined(values: list[Any]) -> Any:
+        return None if values[0] is None else np.concatenate(values)
+
+    names = ("labels", "energies", "ids", "probs" if first.logits is None else "logits")
+    fields = {name: joined([getattr(part.rows, name) for part in parts]) for name in names}
+    shared = set.intersection(*(set(part.rows.distances or ()) for part in parts))
+    distances = {name: joined([(part.rows.distances or {})[name] for part in parts]) for name in shared}
     rows = Predictions(label_names=first.label_names, meta=first.meta, distances=distances or None, **fields)
-    return Log(rows, *(_concatenate([getattr(p, name) for p in parts]) for name in ("times", "abstained", "is_ood")))
-
-
-def _concatenate(values: Sequence[np.ndarray | None]) -> np.ndarray | None:
-    return None if values[0] is None else np.concatenate([v for v in values if v is not None])
+    return Log(rows, *(joined([getattr(part, name) for part in parts]) for name in extras))
 
 
 def _without_repeats(log: Log) -> Log:
     """Rows with the same id, time and probabilities are one prediction that was logged in several files."""
-    import pandas as pd
-
     frame = pd.DataFrame(log.rows.probs.round(9))
-    frame["id"], frame["time"] = log.rows.ids.astype(str), log.times
-    repeated = frame.duplicated().to_numpy()
+    repeated = frame.assign(id=log.rows.ids.astype(str), time=log.times).duplicated().to_numpy()
     if not repeated.any():
         return log
-    warnings.warn(f"{repeated.sum():,} rows occur more than once in the log and are counted once.", stacklevel=4)
+    warnings.warn(f"{repeated.sum():,} rows occur more than once in the log and are counted once.", stacklevel=3)
     return log.take(np.flatnonzero(~repeated))
 
 
-def _read_labels(path: PathLike) -> dict[str, str]:
-    """id → label; an error if an id has two labels."""
-    columns = _require_columns(read_columns(path), path, "id", "label")
-    labels: dict[str, str] = {}
-    for key, label in zip(map(str, columns["id"]), columns["label"], strict=True):
-        if label is None or str(label) == "":
-            continue
-        if labels.setdefault(key, str(label)) != str(label):
-            raise EbmcalError(f"{path}: the id {key!r} has two labels, {labels[key]!r} and {str(label)!r}.")
+def add_labels(log: Log, path: PathLike) -> Log:
+    """The log with the true labels of a file with the columns id and label, for the rows it contains."""
+    columns = read_columns(path).columns
+    with error_context(path):
+        if not {"id", "label"} <= columns.keys():
+            raise EbmcalError(f"expected the columns id and label, got {', '.join(columns)}.")
+        given: dict[str, str] = {}
+        for key, label in zip(map(str, columns["id"]), columns["label"], strict=True):
+            if label is not None and label != "" and given.setdefault(key, str(label)) != str(label):
+                raise EbmcalError(f"the id {key!r} has two labels, {given[key]!r} and {str(label)!r}.")
+        return replace(log, rows=log.rows.replace(labels=_matched_labels(log.rows, given)))
+
+
+def _matched_labels(rows: Predictions, given: dict[str, str]) -> np.ndarray:
+    names = {name: i for i, name in enumerate(rows.label_names)}
+    unknown = next((label for label in given.values() if label not in names), None)
+    if unknown is not None:
+        raise EbmcalError(f"the label {unknown!r} is not one of {', '.join(names)}.")
+    places = [(row, key) for row, key in enumerate(map(str, rows.ids)) if key in given]
+    if not places:
+        raise EbmcalError(f"none of its ids is in the log. Expected ids such as {str(rows.ids[0])!r}.")
+    labels, seen = rows.labels.copy(), set[str]()
+    for row, key in places:
+        if key in seen:
+            raise EbmcalError(f"the id {key!r} occurs more than once in the log, so its label is ambiguous.")
+        seen.add(key)
+        label = names[given[key]]
+        if labels[row] not in (-1, label):
+            logged = rows.label_names[labels[row]]
+            raise EbmcalError(f"the id {key!r} has the label {given[key]!r}, but {logged!r} in the log.")
+        labels[row] = label
     return labels
 
 
-def _require_columns(table: FileColumns, path: PathLike, *names: str) -> dict[str, Any]:
-    missing = [name for name in names if name not in table.columns]
-    if missing:
-        raise EbmcalError(f"{path}: expected the columns {' and '.join(names)}, got {', '.join(table.columns)}.")
-    return table.columns
+def windows(log: Log, *, every: str | None = None, n_rows: int | None = None) -> Iterator[tuple[str, Log]]:
+    """Cut the log into named windows of time ("1d", "6h") or of rows; default: days if it has times, else 500 rows.
+
+    >>> log = Log(Predictions([-1] * 5, ("a", "b"), probs=[[0.5, 0.5]] * 5))
+    >>> [(name, window.rows.n_rows) for name, window in windows(log, n_rows=3)]
+    [('rows 1–3', 3), ('rows 4–5', 2)]
+    """
+    if every and n_rows:
+        raise EbmcalError("Windows are either of time (--every) or of rows (--rows), got both.")
+    if every and log.times is None:
+        raise EbmcalError(f"--every {every} needs times, but the log has none. Name their column with --time-column.")
+    if log.times is not None and n_rows is None:
+        step = parse_duration(every or "1d")
+        numbers = np.floor(log.times / step)
+        for number in np.unique(numbers):
+            start = datetime.datetime.fromtimestamp(number * step, datetime.timezone.utc)
+            name = start.strftime("%Y-%m-%d" if step % UNITS["d"] == 0 else "%Y-%m-%d %H:%M")
+            yield name, log.take(np.flatnonzero(numbers == number))
+        return
+    size, total = n_rows or WINDOW_ROWS, log.rows.n_rows
+    for begin in range(0, total, size):
+        end = min(begin + size, total)
+        yield f"rows {begin + 1:,}–{end:,}", log.take(np.arange(begin, end))
+
+
+def parse_duration(every: str) -> int:
+    """The length of a window in seconds.
+
+    >>> parse_duration("6h")
+    21600
+    """
+    found = re.fullmatch(r"(\d{1,6})([mhdw])", every)
+    if not found or not int(found[1]):
+        raise EbmcalError(f"--every: expected a number and m, h, d or w, such as 6h or 1d, got {every!r}.")
+    return int(found[1]) * UNITS[found[2]]

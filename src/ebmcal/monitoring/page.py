@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.reports.tables import Table
+from ebmcal.reports.table import Table
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
@@ -138,8 +138,8 @@ def _line(name: str, values: Sequence[Any]) -> "Series":
 
 
 def _draw(series: "Sequence[Series]", level: float | None, names: Sequence[str], key: str, ax: "Axes") -> "Axes":
+    from ebmcal.reports.figures import MUTED, safe_label
     from ebmcal.reports.plots import line_plot
-    from ebmcal.reports.plots.style import MUTED, safe_label
 
     line_plot(series, ax, y="share of texts" if key == "shares" else key)
     if level is not None:

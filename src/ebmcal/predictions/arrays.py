@@ -98,11 +98,10 @@ def as_labels(labels: Any, n_classes: int, n_rows: int, *, unknown_allowed: bool
     >>> as_labels([0, 2], n_classes=3, n_rows=2)
     array([0, 2])
     """
-    array = _as_array(labels, "labels")
+    array = as_array(labels, "labels")
     if array.dtype.kind not in "iu" or array.ndim != 1:
-        raise EbmcalError(
-            f"labels: expected integers of shape (n,), got {_described(array)}. Map class names to 0..C-1."
-        )
+        got = f"{array.dtype} of shape {array.shape}"
+        raise EbmcalError(f"labels: expected integers of shape (n,), got {got}. Map class names to 0..C-1.")
     _check_length(array, "labels", n_rows)
     lowest = -1 if unknown_allowed else 0
     array = array.astype(np.int64, copy=False)
@@ -124,15 +123,15 @@ def as_scores(scores: Any, name: str, n_rows: int | None = None) -> np.ndarray:
     >>> as_scores([1, 2], "energies")
     array([1., 2.])
     """
-    array = _as_array(scores, name)
+    array = as_array(scores, name)
     if array.ndim != 1 or not len(array):
-        raise EbmcalError(f"{name}: expected numbers of shape (n,) with n ≥ 1, got {_described(array)}.")
+        raise EbmcalError(
+            f"{name}: expected numbers of shape (n,) with n ≥ 1, got {array.dtype} of shape {array.shape}."
+        )
     if n_rows is not None:
         _check_length(array, name, n_rows)
     array = _as_float64(array, name)
-    if not np.isfinite(array).all():
-        row = int(np.flatnonzero(~np.isfinite(array))[0])
-        raise EbmcalError(f"{name}[{row}] is {array[row]}; every number must be finite. Fix or remove that row.")
+    _raise_if_not_finite(array, name)
     return array
 
 
@@ -160,16 +159,19 @@ def _check_length(array: np.ndarray, name: str, n_rows: int) -> None:
 
 
 def _as_matrix(values: Any, name: str) -> np.ndarray:
-    array = _as_array(values, name)
+    array = as_array(values, name)
     if array.ndim != 2:
         hint = " For P(class 1) of a binary classifier pass np.stack([1 - p, p], axis=1)." if array.ndim == 1 else ""
-        raise EbmcalError(f"{name}: expected shape (n_rows, n_classes), got {_described(array)}.{hint}")
+        raise EbmcalError(
+            f"{name}: expected shape (n_rows, n_classes), got {array.dtype} of shape {array.shape}.{hint}"
+        )
     if 0 in array.shape:
         raise EbmcalError(f"{name}: expected at least one row and one class, got shape {array.shape}.")
     return array if array.dtype.kind in "fiu" else _as_float64(array, name)
 
 
-def _as_array(values: Any, name: str) -> np.ndarray:
+def as_array(values: Any, name: str) -> np.ndarray:
+    """`np.asarray` with an error that names the values."""
     try:
         return np.asarray(values)
     # Tensors that numpy cannot hold (bfloat16, on a device, with gradients) and ragged lists.
@@ -183,11 +185,7 @@ def _as_float64(array: np.ndarray, name: str) -> np.ndarray:
     # bfloat16 and its kin (ml_dtypes) are of kind "V" and convert to float64; raw bytes are too and do not.
     if array.dtype.kind in "fiu" or (array.dtype.kind == "V" and "float" in array.dtype.name):
         return array.astype(np.float64, copy=False)
-    raise EbmcalError(f"{name}: expected numbers, got {_described(array)}.")
-
-
-def _described(array: np.ndarray) -> str:
-    return f"{array.dtype} of shape {array.shape}"
+    raise EbmcalError(f"{name}: expected numbers, got {array.dtype} of shape {array.shape}.")
 
 
 def _checked_probs(array: np.ndarray) -> np.ndarray:
@@ -219,11 +217,9 @@ def _raise_bad_probs(block: np.ndarray, start: int) -> None:
     )
 
 
-def _raise_if_not_finite(block: np.ndarray, name: str, start: int) -> None:
+def _raise_if_not_finite(block: np.ndarray, name: str, start: int = 0) -> None:
     bad = np.argwhere(~np.isfinite(block))
     if len(bad):
-        row, column = bad[0]
-        raise EbmcalError(
-            f"{name}[{start + row}, {column}] is {block[row, column]}; every number must be finite. "
-            "Fix or remove that row."
-        )
+        place = ", ".join(map(str, [start + bad[0][0], *bad[0][1:]]))
+        value = block[tuple(bad[0])]
+        raise EbmcalError(f"{name}[{place}] is {value}; every number must be finite. Fix or remove that row.")

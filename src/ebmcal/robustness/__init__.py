@@ -1,31 +1,365 @@
 """Robustness of a classifier to perturbed texts: random tokens, typos, case, word order, truncation, negation.
 
-    ebmcal.test_robustness("model", "test.csv", baseline="other").report("robustness.html")
+    ebmcal.evaluate_robustness("model", "test.csv", baseline="other").report("robustness.html")
 
-`perturbations` change texts, `suite` reads tests that are data (YAML), `scoring` evaluates models on both, `runner`
-puts it together and `page` shows the result.
+`perturbations` changes texts and reads test suites (YAML), `page` shows the result. The result is tidy tables:
+
+    conditions   model, perturbation, title, unit, strength (0: the original texts), n_rows, accuracy, ece_top_label and
+                 nll (each with _low and _high), confidence, energy, ood (share), changed_label (share)
+    tests        model, suite, test, kind, strength, n_cases, n_failed, failed (share), failed_low, failed_high
+    failures     model, suite, test, strength, text, expected, got
+    examples     perturbation, strength, text, perturbed
 """
 
-import importlib
+import json
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
+from ebmcal import metrics
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.metrics.calibration import wilson
+from ebmcal.predictions import Predictions
+from ebmcal.progress import make_reporter
+from ebmcal.robustness.perturbations import (
+    PERTURBATIONS,
+    SuiteTest,
+    TokenizerSource,
+    TokenSource,
+    builtin_suites,
+    read_suite,
+)
+from ebmcal.run_dir import RunDir, predictions_of_model
+from ebmcal.selective.ood import p_values
+from ebmcal.storage import PathLike
+
 if TYPE_CHECKING:
-    from ebmcal.robustness.perturbations import PERTURBATIONS
-    from ebmcal.robustness.runner import Robustness, test_robustness
-    from ebmcal.robustness.suite import builtin_suites, read_suite
+    import pandas as pd
 
-_HOME = {
-    "PERTURBATIONS": "perturbations",
-    "Robustness": "runner",
-    "builtin_suites": "suite",
-    "read_suite": "suite",
-    "test_robustness": "runner",
-}
+    from ebmcal.model import Model
+    from ebmcal.reports.table import Table
 
-__all__ = ["PERTURBATIONS", "Robustness", "builtin_suites", "read_suite", "test_robustness"]
+__all__ = ["PERTURBATIONS", "Robustness", "builtin_suites", "evaluate_robustness", "read_suite"]
+
+Text = str | tuple[str, str]
+Record = dict[str, Any]
+
+METRIC_NAMES = ("accuracy", "ece_top_label", "nll")
+N_RESAMPLES = 200  # there are many conditions
+
+#: Share of texts like the training data that are flagged as OOD, the same for all models.
+FALSE_ALARM_RATE = 0.05
+N_EXAMPLES, N_FAILURES = 2, 5
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+@dataclass(frozen=True, repr=False)
+class Robustness:
+    """The result of `evaluate_robustness`; `ebmcal.robustness` lists the columns of the tables."""
+
+    conditions: "pd.DataFrame"
+    tests: "pd.DataFrame"
+    failures: "pd.DataFrame"
+    examples: "pd.DataFrame"
+    meta: dict[str, Any]
+
+    def tables(self) -> "list[Table]":
+        """Metrics by perturbation and strength, and the failure rates of the tests."""
+        from ebmcal.robustness.page import condition_table, failure_table
+
+        made = [condition_table(self.conditions, self.meta), failure_table(self.tests, self.meta)]
+        return [table for table in made if len(table)]
+
+    def to_json(self) -> str:
+        """Everything as one JSON object."""
+        names = ("conditions", "tests", "failures", "examples")
+        records = {name: json.loads(getattr(self, name).to_json(orient="records")) for name in names}
+        return json.dumps(self.meta | records, indent=2, ensure_ascii=False, allow_nan=False)
+
+    def report(self, path: PathLike) -> Path:
+        """Write a self-contained HTML page; returns its path."""
+        from ebmcal.reports.page import write_page
+        from ebmcal.robustness.page import make_page
+
+        return write_page(path, make_page(self.conditions, self.tests, self.failures, self.examples, self.meta))
+
+    def __repr__(self) -> str:
+        return "\n\n".join(map(str, self.tables()))
+
+
+def evaluate_robustness(
+    model: "Model | PathLike",
+    data: Any,
+    *,
+    baseline: "Model | PathLike | None" = None,
+    perturbations: Sequence[str] | None = None,
+    suites: Sequence[PathLike] = (),
+    use_builtin_suites: bool = True,
+    text_column: str | None = None,
+    text_pair_column: str | None = None,
+    label_column: str = "label",
+    max_rows: int = 500,
+    seed: int = 0,
+    progress: bool | None = None,
+) -> Robustness:
+    """Evaluate a model on perturbed texts: accuracy, calibration, energy and OOD share by strength, and test suites.
+
+    `data` is anything that `Model.predict` takes, with labels; at most `max_rows` rows are sampled. `perturbations` are
+    names from `PERTURBATIONS` (default: all), `suites` are YAML files with your own tests, `baseline` is another model
+    with the same labels, evaluated on the same texts. The same seed gives the same texts.
+
+        ebmcal.evaluate_robustness("model", "test.csv", baseline="baseline").report("robustness.html")
+    """
+    import pandas as pd
+
+    names = list(PERTURBATIONS) if perturbations is None else list(perturbations)
+    unknown = next((name for name in names if name not in PERTURBATIONS), None)
+    if unknown is not None:
+        raise unknown_name("perturbation", unknown, PERTURBATIONS)
+    tests = [t for path in [*(builtin_suites() if use_builtin_suites else []), *suites] for t in read_suite(path)]
+    if not names and not tests:
+        raise EbmcalError("Nothing to test: no perturbations and no suites were given.")
+    models = _load(model, baseline)
+    texts, labels = _sample(models[0], data, text_column, text_pair_column, label_column, max_rows, seed)
+    suitable = [test for test in tests if _suits(test, models[0], texts)]
+    conditions = list(make_conditions(texts, names, suitable, TokenizerSource(models[0].predictor.tokenizer), seed))
+    subjects = [Subject(name, _predict(m, models[0].label_names), _ood_rule(m)) for name, m in _named(models)]
+    total = len(models) * len(texts) * (1 + len(conditions))
+    with make_reporter(progress).stage("Robustness", total) as advance:
+        records = score(subjects, texts, labels, conditions, suitable, advance)
+    skipped = [test for test in tests if test not in suitable]
+    meta = {
+        "models": [subject.name for subject in subjects],
+        "calibrators": [None if m.calibrator is None else m.calibrator.name for m in models],
+        "data": Path(data).name if isinstance(data, str | Path) else f"{len(texts):,} texts",
+        "n_rows": len(texts), "seed": seed, "false_alarm_rate": FALSE_ALARM_RATE,
+        "skipped": [f"{t.suite}: {t.name} (for {', '.join(sorted(t.required_labels()))})" for t in skipped],
+    }  # fmt: skip
+    return Robustness(**{name: pd.DataFrame(rows) for name, rows in vars(records).items()}, meta=meta)
+
+
+def _load(model: "Model | PathLike", baseline: "Model | PathLike | None") -> "list[Model]":
+    from ebmcal.model import Model, load
+
+    models = [m if isinstance(m, Model) else load(m) for m in (model, baseline) if m is not None]
+    if set(models[-1].label_names) != set(models[0].label_names):
+        names = [", ".join(m.label_names) for m in models]
+        raise EbmcalError(f"The labels differ: {names[0]} (model), {names[1]} (baseline). Expected the same labels.")
+    return models
+
+
+def _sample(
+    model: "Model", data: Any, text: str | None, text_pair: str | None, label: str, max_rows: int, seed: int
+) -> tuple[list[Text], np.ndarray]:
+    """Labelled texts, at most `max_rows` of them."""
+    from ebmcal.data import as_dataset
+
+    if text is None and text_pair is None:
+        text, text_pair = model.card.get("text_column"), model.card.get("text_pair_column")
+    rows = as_dataset(
+        data, text_column=text, text_pair_column=text_pair, label_column=label, label_names=model.label_names
+    )
+    labels = np.asarray(rows["label"])
+    known = np.flatnonzero(labels >= 0)
+    if not len(known):
+        raise EbmcalError("No row has a label; accuracy and calibration need labels. Name their column (label_column).")
+    chosen = np.sort(np.random.default_rng(seed).permutation(known)[:max_rows])
+    kept = rows.select(chosen)
+    is_pair = "text_pair" in kept.column_names
+    texts: list[Text] = list(zip(kept["text"], kept["text_pair"], strict=True)) if is_pair else list(kept["text"])
+    return texts, labels[chosen]
+
+
+def _suits(test: SuiteTest, model: "Model", texts: Sequence[Text]) -> bool:
+    """Whether the model has the labels of a test; cases are single texts."""
+    is_single = test.kind != "minimum-functionality" or isinstance(texts[0], str)
+    return is_single and test.required_labels() <= set(model.label_names)
+
+
+def _predict(model: "Model", label_names: Sequence[str]) -> Callable[[Sequence[Text]], Predictions]:
+    """Predictions with the classes in one order for all models: labels are indices in that order."""
+    return lambda texts: model.predict(list(texts), progress=False).reorder(label_names)
+
+
+def _ood_rule(model: "Model") -> Callable[[Predictions], np.ndarray] | None:
+    """OOD by the model's rule, else by the energies of the calibration split of its run, else unknown."""
+    rule = model.abstention_rule
+    if rule is not None and rule.ood is not None:
+        ood = rule.ood
+        return lambda predictions: p_values(ood.scores(predictions), ood.stored) <= FALSE_ALARM_RATE
+    path = predictions_of_model(model.folder, "calibration")
+    return energy_threshold(Predictions.read(path)) if path else None
+
+
+def _named(models: "Sequence[Model]") -> "list[tuple[str, Model]]":
+    """Short names: of the trial or of the directory, with a number if they are equal."""
+    places = [RunDir.containing(model.folder) for model in models]
+    names = [p[1].name if p else m.folder.resolve().name for p, m in zip(places, models, strict=True)]
+    if len(set(names)) < len(names):
+        names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
+    return list(zip(names, models, strict=True))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A model under test: how it predicts, and which predictions it flags as OOD (default: by energy)."""
+
+    name: str
+    predict: Callable[[Sequence[Text]], Predictions]
+    is_ood: Callable[[Predictions], np.ndarray] | None = None
+
+
+def energy_threshold(reference: Predictions) -> Callable[[Predictions], np.ndarray] | None:
+    """Flags energies above those of all but `FALSE_ALARM_RATE` of the reference; None with too few energies."""
+    if reference.energies is None or reference.n_rows < 1 / FALSE_ALARM_RATE:
+        return None
+    limit = np.quantile(reference.energies, 1 - FALSE_ALARM_RATE, method="higher")
+    return lambda predictions: predictions.require_energies() > limit
+
+
+@dataclass(frozen=True)
+class Condition:
+    """The texts of one perturbation at one strength, the same for all models."""
+
+    perturbation: str
+    title: str
+    unit: str
+    strength: float
+    texts: list[Text]
+    test: SuiteTest | None = None
+
+
+@dataclass
+class Records:
+    """The rows of the four tables."""
+
+    conditions: list[Record] = field(default_factory=list)
+    tests: list[Record] = field(default_factory=list)
+    failures: list[Record] = field(default_factory=list)
+    examples: list[Record] = field(default_factory=list)
+
+
+def make_conditions(
+    texts: Sequence[Text], names: Sequence[str], tests: Sequence[SuiteTest], tokens: TokenSource, seed: int
+) -> Iterator[Condition]:
+    """Every perturbation and every perturbing test at every strength; a seed always gives the same texts."""
+    for name in names:
+        kind = PERTURBATIONS[name]
+        for share in kind.strengths:
+            rng = np.random.default_rng([seed, *name.encode(), round(1000 * share)])
+            perturbed = [_apply(text, lambda t: kind.apply(t, share, rng, tokens)) for text in texts]  # noqa: B023
+            yield Condition(name, kind.title, kind.unit, share, perturbed)
+    for test in tests:
+        for amount in test.strengths if test.kind != "minimum-functionality" else ():
+            rng = np.random.default_rng([seed, *test.name.encode(), amount])
+            perturbed = [_apply(text, lambda t: test.perturb(t, amount, rng), both=False) for text in texts]  # noqa: B023
+            unit = "words replaced" if test.replace else "sentences added"
+            yield Condition(f"{test.suite}: {test.name}", test.name, unit, amount, perturbed, test)
+
+
+def _apply(text: Text, perturb: Callable[[str], str], *, both: bool = True) -> Text:
+    """A perturbed text; of a pair both texts, or the first."""
+    if isinstance(text, str):
+        return perturb(text)
+    return perturb(text[0]), perturb(text[1]) if both else text[1]
+
+
+def score(
+    subjects: Sequence[Subject], texts: Sequence[Text], labels: np.ndarray, conditions: Sequence[Condition],
+    tests: Sequence[SuiteTest], advance: Callable[[int], None] = lambda n: None,
+) -> Records:  # fmt: skip
+    """All models on all conditions and tests."""
+    records = Records(examples=[row for condition in conditions for row in _examples(texts, condition)])
+    originals = Condition("", "Original texts", "", 0.0, list(texts))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # few rows: the tables state how many there are
+        for subject in subjects:
+            original = subject.predict(texts).replace(labels=labels)
+            records.conditions.append(_condition_record(subject, originals, original, original))
+            advance(len(texts))
+            for condition in conditions:
+                found = subject.predict(condition.texts).replace(labels=labels)
+                advance(len(texts))
+                if condition.test is None or condition.test.kind == "invariance":
+                    records.conditions.append(_condition_record(subject, condition, found, original))
+                if condition.test is not None:
+                    _add_test(records, subject, condition, condition.test, found, original, texts)
+            for test in tests:
+                if test.kind == "minimum-functionality":
+                    _add_cases(records, subject, test)
+    return records
+
+
+def _condition_record(subject: Subject, condition: Condition, found: Predictions, original: Predictions) -> Record:
+    values: Record = {}
+    for name, interval in metrics.summarize(found, METRIC_NAMES, N_RESAMPLES, warn=False).items():
+        values |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
+    is_ood = subject.is_ood or energy_threshold(original)
+    return {
+        "model": subject.name, "perturbation": condition.perturbation, "title": condition.title,
+        "unit": condition.unit, "strength": condition.strength, "n_rows": found.n_rows, **values,
+        "confidence": float(found.confidence.mean()),
+        "energy": None if found.energies is None else float(found.energies.mean()),
+        "ood": None if is_ood is None else float(is_ood(found).mean()),
+        "changed_label": float((found.predicted != original.predicted).mean()),
+    }  # fmt: skip
+
+
+def _add_test(
+    records: Records, subject: Subject, condition: Condition, test: SuiteTest, found: Predictions,
+    original: Predictions, texts: Sequence[Text],
+) -> None:  # fmt: skip
+    """Score a test on the texts that it changes; a directional one fails if a probability moves the wrong way."""
+    changed = np.array([a != b for a, b in zip(texts, condition.texts, strict=True)])
+    if test.expect is None:
+        failed = found.predicted != original.predicted
+        expected, got = [f"{name}, as before" for name in original.predicted_labels], list(found.predicted_labels)
+    else:
+        rows, label = np.arange(found.n_rows), test.expect.label
+        index = original.predicted if label == "predicted" else np.full(len(rows), original.label_names.index(label))
+        before, after = original.probs[rows, index], found.probs[rows, index]
+        failed = (after - before) * (-1 if test.expect.moves == "up" else 1) > test.expect.tolerance
+        names = (original.label_names[i] for i in index)
+        expected = [f"P({name}) {test.expect.moves} from {p:.2f}" for name, p in zip(names, before, strict=True)]
+        got = [f"{p:.2f}" for p in after]
+    failed &= changed
+    shown = [(condition.texts[i], expected[i], str(got[i])) for i in np.flatnonzero(failed)[:N_FAILURES]]
+    _add_outcome(records, subject, test, condition.strength, int(changed.sum()), int(failed.sum()), shown)
+
+
+def _add_cases(records: Records, subject: Subject, test: SuiteTest) -> None:
+    cases = test.all_cases()
+    found = subject.predict([case.text for case in cases])
+    wrong = [i for i, case in enumerate(cases) if found.predicted_labels[i] != case.label]
+    got = [f"{label} ({p:.2f})" for label, p in zip(found.predicted_labels, found.confidence, strict=True)]
+    shown: list[tuple[Text, str, str]] = [(cases[i].text, cases[i].label, got[i]) for i in wrong[:N_FAILURES]]
+    _add_outcome(records, subject, test, 0, len(cases), len(wrong), shown)
+
+
+def _add_outcome(
+    records: Records, subject: Subject, test: SuiteTest, strength: float, n_cases: int, n_failed: int,
+    failures: Sequence[tuple[Text, str, str]],
+) -> None:  # fmt: skip
+    low, high = (float(x) for x in wilson(np.array(n_failed), np.array(n_cases))) if n_cases else (None, None)
+    key = {"model": subject.name, "suite": test.suite, "test": test.name}
+    records.tests.append(
+        key | {"kind": test.kind, "strength": strength, "n_cases": n_cases, "n_failed": n_failed,
+               "failed": n_failed / n_cases if n_cases else None, "failed_low": low, "failed_high": high}
+    )  # fmt: skip
+    records.failures += [
+        key | {"strength": strength, "text": _shown(text), "expected": expected, "got": got}
+        for text, expected, got in failures
+    ]
+
+
+def _examples(texts: Sequence[Text], condition: Condition) -> list[Record]:
+    changed = [i for i in range(len(texts)) if texts[i] != condition.texts[i]][:N_EXAMPLES]
+    key = {"perturbation": condition.perturbation, "strength": condition.strength}
+    return [key | {"text": _shown(texts[i]), "perturbed": _shown(condition.texts[i])} for i in changed]
+
+
+def _shown(text: Text) -> str:
+    return text if isinstance(text, str) else " ⏐ ".join(text)

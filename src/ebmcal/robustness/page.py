@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from ebmcal.reports.page import Block, Page, Picture, Pictures, Section, draw
 from ebmcal.reports.plots import Series, line_plot
-from ebmcal.reports.tables.table import Column, Table
+from ebmcal.reports.table import Column, Table
 from ebmcal.robustness.perturbations import PERTURBATIONS
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def condition_table(conditions: "pd.DataFrame", meta: Meta, *, with_suites: bool
     return Table(frame, "Perturbed texts", notes, digits=digits, sections=list(rows["perturbation"]))
 
 
-def test_table(tests: "pd.DataFrame", meta: Meta) -> Table:
+def failure_table(tests: "pd.DataFrame", meta: Meta) -> Table:
     """Failure rates of the tests, with one column per model."""
     import pandas as pd
 
@@ -86,9 +86,6 @@ def test_table(tests: "pd.DataFrame", meta: Meta) -> Table:
     return Table(pd.DataFrame(frame), "Tests", tuple(notes), extra=pd.DataFrame(extra), sections=sections)
 
 
-test_table.__test__ = False  # type: ignore[attr-defined]  # not a test of pytest
-
-
 def _interval(low: float | None, high: float | None) -> str:
     return "" if low is None or low != low else f"[{low:.3f}, {high:.3f}]"
 
@@ -100,7 +97,7 @@ def make_page(
     names = [name for name in conditions["perturbation"].unique() if name]
     sections = [_section(conditions, examples, name, f"s{i}") for i, name in enumerate(names)]
     if not tests.empty:
-        blocks: list[Block] = [test_table(tests, meta)]
+        blocks: list[Block] = [failure_table(tests, meta)]
         blocks += [_text_table(failures, f"Failures (at most {_n_shown(failures)} per test)")] if len(failures) else []
         sections.append(Section("Tests", blocks))
     sections.append(Section("All numbers", [condition_table(conditions, meta, with_suites=True)], collapsed=True))

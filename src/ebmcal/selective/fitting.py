@@ -1,24 +1,39 @@
 """`fit_abstention`: labelled predictions for rows that the model was not trained on → an `AbstentionRule`.
 
 Each guarantee holds for texts from the same distribution as the calibration rows, and is refused if these are too few.
-With a model, the rule is bound to its weights and its calibrator.
+With a model, the rule is bound to its weights and its calibrator. Torch is needed only to measure distances.
 """
 
+import os
 import warnings
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
+from ebmcal.calibration.layout import logits_in
 from ebmcal.calibration.leakage import distinct_rows
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.calibration.leakage import text_key
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
-from ebmcal.selective.conformal import SETS, cut_off, stored_scores
-from ebmcal.selective.ood import DISTANCES, OOD_SCORES, OodTest, TrainingFeatures, ood_scores_of
-from ebmcal.selective.risk_control import Guarantee, fit_threshold, least_rows, split_rows
-from ebmcal.selective.rule import AbstentionRule, LabelSets
-from ebmcal.selective.sample_size import refusal
-from ebmcal.selective.scores import SCORES, Score, fit_score
+from ebmcal.run_dir import predictions_of_model, read_card, weights_fingerprint
+from ebmcal.selective.guarantees import SETS, Guarantee, first_rows, fit_threshold, least_rows, refusal, split_rows
+from ebmcal.selective.ood import (
+    DISTANCES,
+    MAX_TEXTS,
+    N_NEIGHBOURS,
+    OOD_SCORES,
+    OodTest,
+    TrainingFeatures,
+    cut_off,
+    energies_of,
+    fit_distance,
+    ood_scores_of,
+    stored_scores,
+)
+from ebmcal.selective.rule import SCORES, AbstentionRule, LabelSets, Score, fit_score
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
@@ -26,6 +41,9 @@ if TYPE_CHECKING:
 
 #: False-positive rate of the OOD test if none is given.
 OOD_RATE = 0.05
+
+#: Calibrators with one parameter: fitted on the rows of the rule, they do not affect its guarantee (tests measure it).
+ONE_PARAMETER = ("temperature", "temperature-grid")
 
 
 def fit_abstention(
@@ -62,84 +80,62 @@ def fit_abstention(
     >>> fit_abstention(rows, coverage=0.9, ood=0).sets.kind
     'split'
     """
-    check_settings(max_error, confidence, coverage, ood, score, sets, ood_score)
-    settings: dict[str, Any] = {"max_error": max_error, "confidence": confidence, "score": score, "coverage": coverage}
-    settings |= {"sets": sets, "ood": ood, "ood_score": ood_score, "answer_ood": answer_ood, "seed": seed}
-    if model is not None:
-        from ebmcal.selective.for_model import fit_for_model
-
-        return fit_for_model(model, predictions, training, normalize, settings)
-    if training is not None:
-        raise EbmcalError("training (--training) needs a model, which measures distances from these texts.")
-    rows = predictions if isinstance(predictions, Predictions) else Predictions.read(predictions, normalize=normalize)
-    return fit_rule(rows, **settings)
-
-
-def check_settings(
-    max_error: float | None,
-    confidence: float,
-    coverage: float | None,
-    ood: float | None,
-    score: str,
-    sets: str,
-    ood_score: str | None,
-) -> None:
-    """Raise for shares outside 0..1 and unknown names, before any work."""
     shares = {"max_error": max_error, "confidence": confidence, "coverage": coverage, "ood": ood or None}
-    for name, value in shares.items():
-        if value is not None and not (isinstance(value, int | float) and 0 < value < 1):
-            flag = "--" + name.replace("_", "-")
-            raise EbmcalError(f"{name} ({flag}): expected a share between 0 and 1, such as 0.05, got {value!r}.")
-    for kind, given, table in (("score", score, SCORES), ("kind of sets", sets, SETS)):
-        if given not in table:
-            raise unknown_name(kind, given, table)
-    if ood_score is not None and ood_score not in OOD_SCORES:
-        raise unknown_name("OOD score (--ood-score)", ood_score, OOD_SCORES)
-
-
-def fit_rule(
-    predictions: Predictions,
-    *,
-    max_error: float | None,
-    confidence: float,
-    score: str,
-    coverage: float | None,
-    sets: str,
-    ood: float | None,
-    ood_score: str | None,
-    answer_ood: bool,
-    seed: int,
-    features: TrainingFeatures | None = None,
-) -> AbstentionRule:
-    """The rule for predictions as they are; see `fit_abstention`."""
-    if predictions.meta.get("split") in ("train", "out_of_fold"):
+    _check_settings(shares, {"score": score, "kind of sets": sets, "OOD score (--ood-score)": ood_score})
+    if model is not None:
+        folder, calibrator = _parts(model)
+        rows = persistence.read_held_out(predictions, folder, normalize=normalize)
+    elif training is not None:
+        raise EbmcalError("training (--training) needs a model, which measures distances from these texts.")
+    else:
+        rows = _read(predictions, normalize).labelled()
+    if rows.meta.get("split") in ("train", "out_of_fold"):
         raise EbmcalError("These are predictions for training rows, which are too optimistic. Pass held-out rows.")
-    rows = predictions.labelled()
     if max_error is not None:
-        _check_enough(rows, max_error, confidence)
+        _check_enough(rows.n_rows, max_error, confidence)
+    features: TrainingFeatures | None = None
+    bound_to: dict[str, Any] = {}
+    if model is not None:
+        if ood != 0:
+            rows, features = _with_distances(model, rows, ood_score, training)
+        bound_to["model"] = weights_fingerprint(folder)
+        bound_to["calibrator"] = persistence.calibrator_fingerprint(calibrator)
+        bound_to["notes"] = _calibrator_notes(calibrator, rows)
+        rows = calibrated(rows, calibrator)
     groups = distinct_rows(rows)
     _warn_of_duplicates(groups)
-    rule = AbstentionRule(rows.label_names, int(groups.max()) + 1, calibrated_by=predictions.meta.get("calibrator"))
-    test = None if ood == 0 else _fit_ood(predictions, ood, ood_score, features, seed)
-    rule = replace(rule, ood=test, answer_ood=answer_ood)
+    rule = AbstentionRule(rows.label_names, int(groups.max()) + 1, calibrated_by=rows.meta.get("calibrator"))
+    test = None if ood == 0 else _fit_ood(rows, groups, ood, ood_score, features, seed)
+    rule = replace(rule, ood=test, answer_ood=answer_ood, **bound_to)
     if coverage is not None:
         rule = replace(rule, sets=LabelSets(sets, coverage, _fit_limits(rows, groups, sets, coverage)))
     if max_error is not None:
-        allowed = np.ones(rows.n_rows, dtype=bool)
         if test is not None and not answer_ood:
             allowed = test.below_cut_off(ood_scores_of(test.score, rows), seed)
-        fitted, guarantee = _fit_guarantee(rows.rows(allowed), groups[allowed], score, max_error, confidence, seed)
+            rows, groups = rows.rows(allowed), groups[allowed]
+        fitted, guarantee = _fit_guarantee(rows, groups, score, max_error, confidence, seed)
         rule = replace(rule, score=fitted, guarantee=guarantee)
     if rule.guarantee is None and rule.sets is None and rule.ood is None:
         raise EbmcalError("No guarantee requested: pass max_error (--max-error), coverage or ood.")
     return rule
 
 
-def _check_enough(rows: Predictions, max_error: float, confidence: float) -> None:
+def _check_settings(shares: dict[str, float | None], names: dict[str, str | None]) -> None:
+    """Raise for shares outside 0..1 and unknown names, before any work."""
+    for name, value in shares.items():
+        if value is not None and not (isinstance(value, int | float) and 0 < value < 1):
+            flag = "--" + name.replace("_", "-")
+            raise EbmcalError(f"{name} ({flag}): expected a share between 0 and 1, such as 0.05, got {value!r}.")
+    for (kind, given), table in zip(names.items(), (list(SCORES), list(SETS), list(OOD_SCORES)), strict=True):
+        if given is not None and given not in table:
+            raise unknown_name(kind, given, table)
+
+
+def _check_enough(n_rows: int, max_error: float, confidence: float) -> None:
     needed = least_rows(max_error, confidence)
-    if rows.n_rows < needed:
+    if n_rows < needed:
         raise EbmcalError(
-            f"{rows.n_rows:,} rows do not support an error of at most {max_error:g} at confidence {confidence:g}: at "
+            f"{n_rows:,} rows do not support an error of at most {max_error:g} at confidence {confidence:g}: at "
             f"least {needed:,} labelled rows are needed, and more if any answer is wrong. Pass more rows, a larger "
             "max_error (--max-error) or a smaller confidence (--confidence)."
         )
@@ -151,22 +147,15 @@ def _warn_of_duplicates(groups: np.ndarray) -> None:
         warnings.warn(
             f"{n_copies:,} of {len(groups):,} rows are exact duplicates. Guarantees are also tested with each counted "
             "once.",
-            stacklevel=4,
+            stacklevel=3,
         )
-
-
-def _first_rows(groups: np.ndarray) -> np.ndarray:
-    """Positions of the distinct rows."""
-    return np.unique(groups, return_index=True)[1]
 
 
 def _fit_guarantee(
     rows: Predictions, groups: np.ndarray, name: str, max_error: float, confidence: float, seed: int
 ) -> tuple[Score, Guarantee]:
-    distinct, groups = np.unique(groups, return_inverse=True)
-    if len(distinct) < least_rows(max_error, confidence):
-        _check_enough(rows.rows(_first_rows(groups)), max_error, confidence)
-    first = _first_rows(groups)
+    first = first_rows(groups)
+    _check_enough(len(first), max_error, confidence)
     score = fit_score(name, rows.rows(first[split_rows(len(first), seed)[0]]))
     scores, wrong = score(rows), rows.predicted != rows.labels
     guarantee = fit_threshold(scores, wrong, groups, max_error, confidence, seed)
@@ -177,28 +166,161 @@ def _fit_guarantee(
 
 def _fit_limits(rows: Predictions, groups: np.ndarray, sets: str, coverage: float) -> tuple[float, ...]:
     """The limits from all rows and from distinct rows, whichever is larger."""
-    first = _first_rows(groups)
-    limits = SETS[sets](rows.probs[first], rows.labels[first], coverage)
-    if len(first) < len(groups):
-        limits = np.maximum(limits, SETS[sets](rows.probs, rows.labels, coverage))
-    return tuple(limits.tolist())
+    distinct = rows.rows(first_rows(groups))
+    limits = [SETS[sets](p.probs, p.labels, coverage) for p in (distinct, rows)]
+    return tuple(np.maximum(*limits).tolist())
 
 
 def _fit_ood(
-    predictions: Predictions, ood: float | None, name: str | None, features: TrainingFeatures | None, seed: int
-) -> OodTest | None:
-    """The OOD test; None if nobody asked for it and it is not possible."""
+    rows: Predictions, groups: np.ndarray, ood: float | None, name: str | None, features: TrainingFeatures | None,
+    seed: int,
+) -> OodTest | None:  # fmt: skip
+    """The OOD test from all rows and from distinct rows, whichever flags less; by default None if it is impossible."""
     chosen = name or ("energy" if features is None else "knn")
     rate = OOD_RATE if ood is None else ood
     try:
-        scores = ood_scores_of(chosen, predictions)
-        first = _first_rows(distinct_rows(predictions))
-        stored = stored_scores(scores[first], rate, seed)
-        if len(first) < len(scores):  # from all rows and from distinct rows, whichever flags less
-            everything = stored_scores(scores, rate, seed)
-            stored = max(stored, everything, key=lambda values: cut_off(values, rate)[0])
-        return OodTest(rate, chosen, stored, features if chosen in DISTANCES else None)
+        scores = ood_scores_of(chosen, rows)
+        stored = [stored_scores(part, rate, seed) for part in (scores[first_rows(groups)], scores)]
+        return OodTest(rate, chosen, max(stored, key=lambda values: cut_off(values, rate)[0]), features)
     except EbmcalError:
         if ood is not None or name is not None:
             raise
         return None
+
+
+def _parts(model: "Model | PathLike") -> tuple[Path, Calibrator | None]:
+    if not isinstance(model, str | os.PathLike):
+        return model.folder, model.calibrator
+    folder = persistence.check_model_dir(model)
+    return folder, read_calibrator(folder)
+
+
+def _read(predictions: Predictions | PathLike, normalize: bool) -> Predictions:
+    return predictions if isinstance(predictions, Predictions) else Predictions.read(predictions, normalize=normalize)
+
+
+def calibrated(rows: Predictions, calibrator: Calibrator | None) -> Predictions:
+    """The rows after a calibrator, with the energies of the original logits; calibrated rows are left as they are."""
+    if calibrator is None or rows.meta.get("calibrator"):
+        return rows
+    energies = energies_of(rows) if rows.energies is not None or rows.logits is not None else None
+    probs = calibrator.predict_proba(logits_in(rows))
+    return rows.replace(energies=energies, probs=probs, meta=rows.meta | {"calibrator": calibrator.description})
+
+
+def _calibrator_notes(calibrator: Calibrator | None, rows: Predictions) -> tuple[str, ...]:
+    """What the rule should state about the calibrator; an error if a flexible one was fitted on the same rows."""
+    if calibrator is None:
+        return ("The model has no calibrator: confidence is the model's own.",)
+    share = calibrator.fitted_on_.share_among(rows)
+    if share and calibrator.name in ONE_PARAMETER:
+        same = f"The {calibrator.name} was fitted on {share:.0%} of the same rows"
+        return (f"{same}; with one parameter this is harmless.",)
+    if share:
+        raise EbmcalError(
+            f"{share:.0%} of these rows were used to fit the model's {calibrator.name} calibrator, so its confidences "
+            "are too good there and nothing can be guaranteed. Calibrate on one half of the rows and fit the rule on "
+            "the other, or calibrate by temperature."
+        )
+    return ()
+
+
+def _with_distances(
+    model: "Model | PathLike", rows: Predictions, ood_score: str | None, training: Any
+) -> tuple[Predictions, TrainingFeatures | None]:
+    """Rows with distances to training texts, if these are wanted; by default, if they cannot be measured, a warning."""
+    if ood_score is not None and ood_score not in DISTANCES:
+        if training is not None:
+            raise EbmcalError("training (--training) goes with the OOD scores knn and mahalanobis (--ood-score).")
+        return rows, None
+    if ood_score is None and training is None and predictions_of_model(_parts(model)[0], "train") is None:
+        return rows, None
+    try:
+        return _measure(model, rows, ood_score or "knn", training)
+    except EbmcalError as error:
+        if ood_score is not None or training is not None:
+            raise
+        warnings.warn(f"{str(error).rstrip('.')}. The OOD score is the energy instead.", stacklevel=3)
+        return rows, None
+
+
+def _measure(
+    model: "Model | PathLike", rows: Predictions, name: str, training: Any
+) -> tuple[Predictions, TrainingFeatures]:
+    """The rows with their distances to training texts, and the features of those."""
+    texts, (known, labels) = _texts_of(rows, "held-out rows"), _training_texts(_parts(model)[0], training, name)
+    if len(known) < N_NEIGHBOURS:
+        raise EbmcalError(
+            f"{len(known)} training texts are too few to measure distances; pass at least {N_NEIGHBOURS}, better "
+            f"hundreds (up to {MAX_TEXTS:,} are used)."
+        )
+    keys = {_key(text) for text in known}
+    is_new = np.array([_key(text) not in keys for text in texts])
+    if is_new.mean() < 0.9:
+        raise EbmcalError(
+            f"{(~is_new).sum():,} of the {len(texts):,} held-out texts are training texts, with distance 0, so new "
+            "texts would be flagged as OOD by mistake. Pass held-out rows that the model was not trained on."
+        )
+    featurize = _load(model).features
+    chosen = np.linspace(0, len(known) - 1, min(MAX_TEXTS, len(known))).astype(int)
+    features = TrainingFeatures.of(featurize([known[i] for i in chosen]), labels[chosen])
+    far = fit_distance(name, features.features, features.labels)(featurize(texts))
+    rows = rows.replace(distances={name: far}, meta=rows.meta | {"distances": features.fingerprint})
+    return rows.rows(is_new), features
+
+
+def _load(model: "Model | PathLike") -> "Model":
+    if not isinstance(model, str | os.PathLike):
+        return model
+    require_extra("train", "torch", "transformers")
+    from ebmcal.model import load
+
+    return load(model)
+
+
+def _key(text: Any) -> str:
+    return text_key(text) if isinstance(text, str) else text_key(*text)
+
+
+def _training_texts(folder: Path, training: Any, name: str) -> tuple[list[Any], np.ndarray]:
+    """The training texts and their labels (−1 = unknown): given, or those of the run that the model belongs to."""
+    if training is None:
+        path = predictions_of_model(folder, "train")
+        if path is None:
+            raise EbmcalError(
+                f"{folder} does not belong to a run, so its training texts, from which distances are measured, are "
+                "unknown. Pass training (--training FILE), or use --ood-score energy."
+            )
+        training = Predictions.read(path, label_names=persistence.label_names(folder))
+    if isinstance(training, Predictions):
+        return _texts_of(training, "training rows"), training.labels
+    require_extra("train", "datasets")
+    from ebmcal.data import as_dataset
+
+    card, needs_labels = read_card(folder), name == "mahalanobis"
+    rows = as_dataset(
+        training, text_column=card.get("text_column"), text_pair_column=card.get("text_pair_column"),
+        label_column="label" if needs_labels else None, label_names=persistence.label_names(folder),
+    )  # fmt: skip
+    texts = list(rows["text"])
+    labels = np.asarray(rows["label"]) if needs_labels else np.full(len(texts), -1)
+    return list(zip(texts, rows["text_pair"], strict=True)) if "text_pair" in rows.column_names else texts, labels
+
+
+def _texts_of(rows: Predictions, what: str) -> list[Any]:
+    if rows.texts is None:
+        raise EbmcalError(f"Distances are measured from texts; the {what} have none (column text). Predict again.")
+    return rows.texts if rows.text_pairs is None else list(zip(rows.texts, rows.text_pairs, strict=True))
+
+
+def predictions_for_rule(
+    model_dir: PathLike | None, source: PathLike, rule: AbstentionRule, *, normalize: bool = False
+) -> Predictions:
+    """A prediction file as the rule needs it: calibrated by the model's calibrator and with its distances."""
+    if model_dir is None:
+        return _read(source, normalize)
+    folder = Path(model_dir)
+    rows = check_held_out(persistence.read_for_model(source, folder, normalize=normalize), folder, where=source)
+    if rule.needs_features:
+        rows = rule.add_distances(rows, _load(folder).features(_texts_of(rows, "rows")))
+    return calibrated(rows, read_calibrator(folder))

@@ -3,28 +3,36 @@
 Scores are the energy, 1 − the largest probability, or a distance to training texts in the model's own features (mean
 hidden states of its middle layer, from the same forward pass). `mahalanobis` is the squared distance to the nearest
 class mean under a shared covariance (Lee et al. 2018), `knn` the distance to the tenth-nearest training text on the
-unit sphere (Sun et al. 2022). The features of some training texts are stored with the rule, in half precision.
+unit sphere (Sun et al. 2022). The features of some training texts are stored with the rule, in half precision. An
+in-distribution text is flagged with probability at most `ood`, the false-positive rate, whatever the score.
 """
 
 import functools
 import hashlib
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
-from ebmcal.selective.conformal import cut_off, p_values
-from ebmcal.selective.scores import energies_of
 
 N_NEIGHBOURS = 10
 #: Training texts of which features are stored, at most.
 MAX_TEXTS = 2000
-_BLOCK = 512  # rows at a time
+#: Calibration scores that a rule stores; of more, a random sample, which is as valid.
+MAX_SCORES = 5000
 
 Distance = Callable[[np.ndarray], np.ndarray]  # features [n, H] → distances [n]
+
+#: OOD scores and how they are called in a sentence.
+OOD_SCORES = {
+    "knn": "the distance to the nearest training texts",
+    "mahalanobis": "the Mahalanobis distance to the training texts",
+    "energy": "the energy",
+    "max_prob": "1 − the largest probability",
+}
 
 
 def fit_mahalanobis(features: np.ndarray, labels: np.ndarray) -> Distance:
@@ -34,12 +42,15 @@ def fit_mahalanobis(features: np.ndarray, labels: np.ndarray) -> Distance:
     >>> distance(np.array([[0.0, 0], [2, 0]])).round(1).tolist()
     [0.0, 10.0]
     """
+    from sklearn.covariance import oas
+
     if not (labels >= 0).any():
         raise EbmcalError("mahalanobis needs the labels of the training texts (column label). Or use knn.")
     x, y = features[labels >= 0].astype(np.float64), labels[labels >= 0]
     classes = np.unique(y)
     means = np.stack([x[y == c].mean(axis=0) for c in classes])  # [C, H]
-    root = np.linalg.cholesky(np.linalg.inv(_covariance(x - means[np.searchsorted(classes, y)])))  # [H, H]
+    covariance = oas(x - means[np.searchsorted(classes, y)], assume_centered=True)[0] + 1e-9 * np.eye(x.shape[1])
+    root = np.linalg.cholesky(np.linalg.inv(covariance))  # [H, H]
     centres = means @ root
 
     def distance(others: np.ndarray) -> np.ndarray:
@@ -60,26 +71,20 @@ def fit_knn(features: np.ndarray, labels: np.ndarray) -> Distance:
     k = min(N_NEIGHBOURS, len(known))
 
     def distance(others: np.ndarray) -> np.ndarray:
-        found = np.empty(len(others))
-        for start in range(0, len(others), _BLOCK):
-            part = slice(start, start + _BLOCK)
-            cosines = _unit(others[part]) @ known.T
-            found[part] = np.partition(cosines, -k, axis=1)[:, -k]
-        return np.sqrt(np.maximum(2.0 - 2.0 * found, 0.0))
+        blocks = np.array_split(others, len(others) // 512 + 1)  # a few MB of cosines at a time
+        found = [np.partition(_unit(block) @ known.T, -k, axis=1)[:, -k] for block in blocks]
+        return np.sqrt(np.maximum(2.0 - 2.0 * np.concatenate(found), 0.0))
 
     return distance
 
 
+def _unit(features: np.ndarray) -> np.ndarray:
+    x = features.astype(np.float64)
+    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+
+
 #: Training features and labels → a distance.
 DISTANCES: dict[str, Callable[[np.ndarray, np.ndarray], Distance]] = {"knn": fit_knn, "mahalanobis": fit_mahalanobis}
-
-#: OOD scores and how they are called in a sentence.
-OOD_SCORES = {
-    "knn": "the distance to the nearest training texts",
-    "mahalanobis": "the Mahalanobis distance to the training texts",
-    "energy": "the energy",
-    "max_prob": "1 − the largest probability",
-}
 
 
 def fit_distance(name: str, features: np.ndarray, labels: np.ndarray) -> Distance:
@@ -89,27 +94,58 @@ def fit_distance(name: str, features: np.ndarray, labels: np.ndarray) -> Distanc
     return DISTANCES[name](features, labels)
 
 
-def checksum(*arrays: np.ndarray) -> str:
-    """16 hex digits that depend on the bytes of arrays."""
-    digest = hashlib.sha256()
-    for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
-    return digest.hexdigest()[:16]
+def stored_scores(scores: np.ndarray, ood: float, seed: int = 0) -> np.ndarray:
+    """The calibration scores that p-values are computed from, ascending; an error if they are too few for this rate."""
+    needed = math.ceil(1.0 / ood - 1e-9) - 1
+    if len(scores) < needed:
+        raise EbmcalError(
+            f"{len(scores):,} rows are too few to flag OOD texts at a false-positive rate of {ood:g}: at least "
+            f"{needed:,} are needed. Pass more rows or a larger rate (--ood)."
+        )
+    if len(scores) > MAX_SCORES:
+        scores = np.random.default_rng(seed).choice(scores, MAX_SCORES, replace=False)
+    return np.sort(scores.astype(np.float64))
 
 
-def _unit(features: np.ndarray) -> np.ndarray:
-    x = features.astype(np.float64)
-    return x / np.maximum(np.linalg.norm(x, axis=1, keepdims=True), 1e-12)
+def p_values(scores: np.ndarray, stored: np.ndarray) -> np.ndarray:
+    """p [n]: the share of calibration texts, and of the text itself, with a score at least as high.
+
+    >>> p_values(np.array([0.5, 9.0]), np.array([0.0, 1.0, 2.0]))
+    array([0.75, 0.25])
+    """
+    as_high = len(stored) - np.searchsorted(stored, scores, side="left")
+    return (as_high + 1.0) / (len(stored) + 1.0)
 
 
-def _covariance(centred: np.ndarray) -> np.ndarray:
-    """Covariance [H, H], shrunk towards a multiple of the identity (OAS, Chen et al. 2010)."""
-    n, h = centred.shape
-    s = centred.T @ centred / n
-    spread, squares = np.trace(s) / h, float((s * s).mean())
-    share = 1.0 if squares <= spread**2 / h else (squares + spread**2) / ((n + 1.0) * (squares - spread**2 / h))
-    share = min(share, 1.0)
-    return (1.0 - share) * s + (share * spread + 1e-9) * np.eye(h)
+def cut_off(stored: np.ndarray, ood: float) -> tuple[float, int]:
+    """The stored score above which p ≤ `ood`, and its rank from the top: a text is OOD if its score is higher.
+
+    >>> cut_off(np.arange(99.0), 0.05)
+    (94.0, 5)
+    """
+    rank = math.floor((len(stored) + 1) * ood + 1e-9)
+    return float(stored[-rank]), rank
+
+
+def energies_of(predictions: Predictions) -> np.ndarray:
+    """Energies [n]: those of the predictions, else −logsumexp of their logits."""
+    from ebmcal.metrics import ood_scores
+
+    return -ood_scores("energy", logits=predictions.logits, energies=predictions.energies)
+
+
+def ood_scores_of(name: str, predictions: Predictions) -> np.ndarray:
+    """OOD scores [n], high = unlike the training data."""
+    if name == "energy":
+        return energies_of(predictions)
+    if name == "max_prob":
+        return 1.0 - predictions.confidence
+    if name not in (predictions.distances or {}):
+        raise EbmcalError(
+            f"These predictions have no distances to the training texts (column distance_{name}). Predict with the "
+            "model that has the rule, or fit one with ood_score='energy' (--ood-score energy)."
+        )
+    return (predictions.distances or {})[name]
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,18 +157,13 @@ class TrainingFeatures:
 
     @classmethod
     def of(cls, features: np.ndarray, labels: np.ndarray) -> "TrainingFeatures":
-        with np.errstate(over="ignore"):
-            half = features.astype(np.float16)
-        if not np.isfinite(half).all():
-            raise EbmcalError(
-                "Features of the training texts are too large for half precision. Use --ood-score energy."
-            )
-        return cls(half, np.asarray(labels, dtype=np.int64))
+        largest = np.finfo(np.float16).max
+        return cls(np.clip(features, -largest, largest).astype(np.float16), np.asarray(labels, dtype=np.int64))
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """The identity of the features; predictions carry it with their distances (`meta["distances"]`)."""
-        return checksum(self.features, self.labels)
+        return hashlib.sha256(self.features.tobytes() + self.labels.tobytes()).hexdigest()[:16]
 
 
 @dataclass(frozen=True, eq=False)
@@ -146,23 +177,13 @@ class OodTest:
 
     def scores(self, predictions: Predictions) -> np.ndarray:
         """OOD scores [n]; an error for distances that were measured from other features."""
-        scores = ood_scores_of(self.score, predictions)
-        measured = predictions.meta.get("distances")
-        is_ours = self.training is None or not predictions.meta or measured == self.training.fingerprint
-        if self.score in DISTANCES and not is_ours:
+        scores, measured = ood_scores_of(self.score, predictions), predictions.meta.get("distances")
+        if self.training is not None and predictions.meta and measured != self.training.fingerprint:
             raise EbmcalError(
                 f"The distances of these predictions (distance_{self.score}) were not measured by this rule but from "
                 "other features. Predict the texts again with the model that has the rule."
             )
         return scores
-
-    def p_values(self, scores: np.ndarray) -> np.ndarray:
-        """p [n]: the share of calibration texts, and of the text itself, with a score at least as high."""
-        return p_values(scores, self.stored)
-
-    @property
-    def needs_features(self) -> bool:
-        return self.training is not None and self.score in DISTANCES
 
     @functools.cached_property
     def _distance(self) -> Distance:
@@ -193,27 +214,3 @@ class OodTest:
         ties = np.random.default_rng(seed).permutation(np.flatnonzero(scores == cut))
         allowed[ties[: rank - int(np.count_nonzero(self.stored > cut))]] = False
         return allowed
-
-
-def ood_scores_of(name: str, predictions: Predictions) -> np.ndarray:
-    """OOD scores [n], high = unlike the training data."""
-    if name == "energy":
-        return energies_of(predictions)
-    if name == "max_prob":
-        return 1.0 - predictions.confidence
-    if name not in (predictions.distances or {}):
-        raise EbmcalError(
-            f"These predictions have no distances to the training texts (column distance_{name}). Predict with the "
-            "model that has the rule, or fit one with ood_score='energy' (--ood-score energy)."
-        )
-    return (predictions.distances or {})[name]
-
-
-def training_features_from(arrays: Any) -> TrainingFeatures | None:
-    """The training features in stored arrays; a ValueError if they do not fit together."""
-    if "features" not in arrays:
-        return None
-    features, labels = arrays["features"], arrays["labels"]
-    if features.ndim != 2 or labels.shape != (len(features),) or not features.size or features.dtype != np.float16:
-        raise ValueError(f"training features of shape {features.shape} with labels of shape {labels.shape}")
-    return TrainingFeatures(features, labels)

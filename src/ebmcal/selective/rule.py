@@ -1,24 +1,88 @@
 """`AbstentionRule`: when to answer and when to abstain, which labels to offer, which texts are OOD.
 
 `fitting` creates one from labelled held-out predictions; `AbstentionRule.apply` applies it to others. On disk it is
-JSON plus arrays (calibration scores, training features): one JSON file, or `ebmcal.json` and `abstention.npz`.
+JSON plus arrays (calibration scores, training features): one JSON file, or, in a model directory, `ebmcal.json` (entry
+"abstention") and `abstention.npz`. A rule that was fitted for other weights or another calibrator than those of the
+directory is refused: its guarantee does not hold for them.
 """
 
 import base64
+import hashlib
 import io
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ebmcal.calibration import Calibrator, read_calibrator
+from ebmcal.calibration.persistence import calibrator_fingerprint, check_model_dir
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
-from ebmcal.selective.conformal import prediction_sets
-from ebmcal.selective.ood import OOD_SCORES, OodTest, checksum, training_features_from
-from ebmcal.selective.risk_control import Guarantee
-from ebmcal.selective.scores import SCORES, Score
-from ebmcal.storage import PathLike, fingerprint, read_json, write_json
+from ebmcal.run_dir import CARD_FILE, read_card, update_card, weights_fingerprint
+from ebmcal.selective.guarantees import Guarantee, prediction_sets
+from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values
+from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_json
+
+ARRAYS_FILE = "abstention.npz"
+
+#: How a score is called in a sentence.
+SCORE_NAMES = {
+    "confidence": "confidence",
+    "energy": "the negative energy",
+    "both": "the score of confidence and energy",
+}
+
+
+def _confidence_and_energy(predictions: Predictions) -> np.ndarray:
+    p = predictions.confidence
+    odds = np.log(np.maximum(p, 1e-12)) - np.log(np.maximum(1.0 - p, 1e-12))
+    return np.stack([odds, -energies_of(predictions)], axis=1)
+
+
+#: What a score is computed from: columns [n, 1], or [n, 2] if their weights are learned.
+SCORES: dict[str, Callable[[Predictions], np.ndarray]] = {
+    "confidence": lambda predictions: predictions.confidence[:, None],
+    "energy": lambda predictions: -energies_of(predictions)[:, None],
+    "both": _confidence_and_energy,
+}
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score by name, higher = more trustworthy; `weights` and `centre` are what `both` has learned."""
+
+    name: str
+    weights: tuple[float, ...] = ()
+    centre: tuple[float, ...] = ()
+
+    def __call__(self, predictions: Predictions) -> np.ndarray:
+        """Scores [n]."""
+        columns = SCORES[self.name](predictions)
+        return (columns - self.centre) @ np.array(self.weights) if self.weights else columns[:, 0]
+
+
+def fit_score(name: str, predictions: Predictions) -> Score:
+    """A score; `both` learns its weights from labelled rows, by logistic regression of "the prediction is correct".
+
+    >>> rows = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
+    >>> fit_score("confidence", rows)(rows)
+    array([0.9, 0.6])
+    """
+    columns = SCORES[name](predictions)
+    if columns.shape[1] == 1:
+        return Score(name)
+    from sklearn.linear_model import LogisticRegression
+
+    centre, spread = columns.mean(axis=0), columns.std(axis=0)
+    spread = np.where(spread > 0, spread, 1.0)
+    correct, weights = predictions.predicted == predictions.labels, np.ones(columns.shape[1])
+    if correct.any() and not correct.all():
+        fitted = LogisticRegression().fit((columns - centre) / spread, correct).coef_[0]
+        # Higher confidence and lower energy never reduce the score, whatever a few rows suggest.
+        weights = np.maximum(fitted, 0.0) if (fitted > 0).any() else weights
+    return Score(name, tuple((weights / spread).tolist()), tuple(centre.tolist()))
 
 
 @dataclass(frozen=True)
@@ -83,33 +147,31 @@ class AbstentionRule:
     def apply(self, predictions: Predictions) -> Decisions:
         """Answer or abstain, label set, OOD or not, for each row of the same model's predictions."""
         self._check_same(predictions)
+        answered, reason = np.ones(predictions.n_rows, dtype=bool), [""] * predictions.n_rows
         scores = None if self.score is None else self.score(predictions)
-        ood_scores = None if self.ood is None else self.ood.scores(predictions)
-        p = None if self.ood is None or ood_scores is None else self.ood.p_values(ood_scores)
-        is_ood = None if self.ood is None or p is None else p <= self.ood.rate
-        threshold = None if self.guarantee is None else self.guarantee.threshold
-        answered = np.ones(predictions.n_rows, dtype=bool)
-        reason = [""] * predictions.n_rows
-        if scores is not None and self.score is not None and threshold is not None:
-            answered &= scores >= threshold
+        if self.score is not None and scores is not None and self.guarantee and self.guarantee.threshold is not None:
+            answered = scores >= self.guarantee.threshold
             for i in np.flatnonzero(~answered):
-                reason[i] = f"{REASONS[self.score.name]} is {scores[i]:.4g}, below {threshold:.4g}"
-        if is_ood is not None and p is not None and not self.answer_ood:
-            for i in np.flatnonzero(is_ood):
+                name = SCORE_NAMES[self.score.name]
+                reason[i] = f"{name} is {scores[i]:.4g}, below {self.guarantee.threshold:.4g}"
+        ood_scores = p = is_ood = None
+        if self.ood is not None:
+            ood_scores = self.ood.scores(predictions)
+            p = p_values(ood_scores, self.ood.stored)
+            is_ood = p <= self.ood.rate
+            for i in np.flatnonzero(is_ood) if not self.answer_ood else ():
                 reason[i] = f"out-of-distribution (p = {p[i]:.2g})" + (f"; {reason[i]}" if reason[i] else "")
-            answered &= ~is_ood
+                answered[i] = False
         return Decisions(answered, reason, scores, p, is_ood, ood_scores, self._label_sets(predictions.probs))
 
     @property
     def needs_features(self) -> bool:
         """Whether predictions need distances, measured from the model's features."""
-        return self.ood is not None and self.ood.needs_features
+        return self.ood is not None and self.ood.training is not None
 
     def add_distances(self, predictions: Predictions, features: np.ndarray | None) -> Predictions:
         """Predictions with the distances that the rule needs, measured from features [n, H] of the same texts."""
-        if self.ood is None or features is None or not self.needs_features:
-            return predictions
-        return self.ood.add_distances(predictions, features)
+        return predictions if self.ood is None or features is None else self.ood.add_distances(predictions, features)
 
     def evaluate(self, predictions: Predictions) -> list[str]:
         """What the rule does on labelled rows it was not fitted on, one sentence per part."""
@@ -127,54 +189,27 @@ class AbstentionRule:
 
     def describe(self) -> list[str]:
         """The guarantees of the rule, one sentence per part."""
-        return [*_describe(self), *self.notes]
-
-    def arrays(self) -> dict[str, np.ndarray]:
-        """The arrays of the rule: calibration scores, and features and labels of training texts."""
-        if self.ood is None:
-            return {}
-        training = self.ood.training
-        more = {} if training is None else {"features": training.features, "labels": training.labels}
-        return {"ood_scores": self.ood.stored} | more
-
-    def to_json(self) -> dict[str, Any]:
-        """Everything but the arrays, of which it has a checksum, as JSON values."""
-        names = ("n_rows", "answer_ood", "calibrated_by", "model", "calibrator")
-        ood = None if self.ood is None else {"rate": self.ood.rate, "score": self.ood.score}
-        value: dict[str, Any] = {name: getattr(self, name) for name in names}
-        value |= {"label_names": list(self.label_names), "notes": list(self.notes), "ood": ood}
-        value |= {name: _as_dict(getattr(self, name)) for name in ("score", "guarantee", "sets")}
-        value["arrays"] = {name: checksum(array) for name, array in self.arrays().items()}
-        return value | {"checksum": fingerprint(value)}
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any], arrays: Mapping[str, np.ndarray], where: object) -> "AbstentionRule":
-        """The rule that `to_json` and `arrays` describe; an error that names `where` if it was damaged or edited."""
-        try:
-            return _rule_from(value, arrays)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EbmcalError(
-                f"The abstention rule in {where} is damaged or was edited ({error!r}), so its guarantee does not hold. "
-                "Fit it again: ebmcal abstain."
-            ) from error
-
-    def write(self, path: PathLike) -> None:
-        """Write as one JSON file."""
-        buffer = io.BytesIO()
-        np.savez_compressed(buffer, **self.arrays())  # type: ignore[arg-type]
-        write_json(path, {"abstention": self.to_json(), "npz": base64.b64encode(buffer.getvalue()).decode("ascii")})
-
-    @classmethod
-    def read(cls, path: PathLike) -> "AbstentionRule":
-        """The rule that `write` wrote; an error if it is damaged or was edited."""
-        value = read_json(path)
-        if not isinstance(value, dict) or "abstention" not in value:
-            raise EbmcalError(f"{path} does not contain an abstention rule. Write one with `ebmcal abstain`.")
-        try:
-            content = base64.b64decode(value["npz"])
-        except (KeyError, TypeError, ValueError) as error:
-            raise EbmcalError(f"{path} is damaged ({error!r}). Fit the rule again: ebmcal abstain.") from error
-        return cls.from_json(value["abstention"], arrays_from(content, path), path)
+        lines = []
+        if self.guarantee and self.score:
+            g = self.guarantee
+            name = SCORE_NAMES[self.score.name]
+            where = "always" if g.threshold is None else f"if {name} is at least {g.threshold:.4g}"
+            tested = "held-out rows" if self.ood is None or self.answer_ood else "held-out rows that are not OOD"
+            lines.append(
+                f"Answers {where}: {g.n_answered / g.n_tested:.1%} of {g.n_tested:,} {tested}, {g.n_wrong} of "
+                f"{g.n_answered:,} answers wrong. Guarantee: at most {g.max_error:.1%} of the answers are wrong, with "
+                f"confidence {g.confidence:g}."
+            )
+        if self.sets:
+            where = "" if self.sets.kind == "split" else ", in every class"
+            lines.append(f"Label sets contain the true label with probability {self.sets.coverage:g} or more{where}.")
+        if self.ood:
+            action = "They are answered." if self.answer_ood else "The rule abstains on them."
+            lines.append(
+                f"OOD texts: {OOD_SCORES[self.ood.score]} is so high that at most {self.ood.rate:.1%} of texts like "
+                f"the {len(self.ood.stored):,} calibration texts reach it. {action}"
+            )
+        return [*lines, *self.notes]
 
     def _label_sets(self, probs: np.ndarray) -> list[tuple[str, ...]] | None:
         if self.sets is None:
@@ -195,74 +230,108 @@ class AbstentionRule:
                 f"{_calibration(given)}. Pass predictions made the same way, or fit the rule again (ebmcal abstain)."
             )
 
+    def arrays(self) -> bytes:
+        """The arrays of the rule (calibration scores, features and labels of training texts) as an NPZ file."""
+        parts: dict[str, Any] = {} if self.ood is None else {"ood_scores": self.ood.stored}
+        if self.ood is not None and self.ood.training is not None:
+            parts |= {"features": self.ood.training.features, "labels": self.ood.training.labels}
+        buffer = io.BytesIO()
+        np.savez(buffer, **parts)
+        return buffer.getvalue()
 
-def arrays_from(content: bytes, where: object) -> dict[str, np.ndarray]:
-    """The arrays in the bytes of an NPZ file; an error that names `where` if it is damaged."""
-    try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return {name: stored[name] for name in stored.files}
-    except Exception as error:  # whatever damaged bytes make numpy raise
-        raise EbmcalError(f"{where} is damaged ({error!r}). Fit the rule again: ebmcal abstain.") from error
+    def to_json(self) -> dict[str, Any]:
+        """Everything but the arrays, with a checksum of everything, as JSON values."""
+        ood = None if self.ood is None else {"rate": self.ood.rate, "score": self.ood.score}
+        value = asdict(replace(self, ood=None)) | {"ood": ood}
+        return value | {"checksum": _checksum(value, self.arrays())}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any], arrays: bytes | str, where: object) -> "AbstentionRule":
+        """The rule that `to_json` and `arrays` describe; an error that names `where` if it was damaged or edited."""
+        try:
+            arrays = base64.b64decode(arrays) if isinstance(arrays, str) else arrays
+            fields = {key: part for key, part in value.items() if key != "checksum"}
+            if value["checksum"] != _checksum(fields, arrays):
+                raise ValueError("the checksum differs")
+            return _rule_from(fields, arrays)
+        except Exception as error:  # whatever damaged bytes make numpy raise
+            raise EbmcalError(
+                f"The abstention rule in {where} is damaged or was edited ({error!r}), so its guarantee does not hold. "
+                "Fit it again: ebmcal abstain."
+            ) from error
+
+    def write(self, path: PathLike) -> None:
+        """Write as one JSON file."""
+        write_json(path, {"abstention": self.to_json(), "npz": base64.b64encode(self.arrays()).decode("ascii")})
+
+    @classmethod
+    def read(cls, path: PathLike) -> "AbstentionRule":
+        """The rule that `write` wrote; an error if it is damaged or was edited."""
+        value = read_json(path)
+        if not isinstance(value, dict) or "abstention" not in value:
+            raise EbmcalError(f"{path} does not contain an abstention rule. Write one with `ebmcal abstain`.")
+        return cls.from_json(value["abstention"], str(value.get("npz")), path)
 
 
-#: How a score is called in a reason.
-REASONS = {
-    "confidence": "confidence",
-    "energy": "the negative energy",
-    "both": "the score of confidence and energy",
-}
+def _rule_from(value: Mapping[str, Any], npz: bytes) -> AbstentionRule:
+    parts: dict[str, Any] = {name: tuple(value[name]) for name in ("label_names", "notes")}
+    kinds: dict[str, Any] = {"score": Score, "guarantee": Guarantee, "sets": LabelSets}
+    for name, kind in kinds.items():
+        if value[name] is not None:
+            parts[name] = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in value[name].items()})
+    if value["ood"] is not None:
+        with np.load(io.BytesIO(npz), allow_pickle=False) as arrays:
+            features = [arrays[name] for name in ("features", "labels") if name in arrays]
+            parts["ood"] = OodTest(
+                **value["ood"], stored=arrays["ood_scores"], training=TrainingFeatures(*features) if features else None
+            )
+    return AbstentionRule(**{**value, **parts})
 
 
-def _as_dict(part: Any) -> Any:
-    return None if part is None else {k: list(v) if isinstance(v, tuple) else v for k, v in asdict(part).items()}
-
-
-def _rule_from(value: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> AbstentionRule:
-    rest = {key: part for key, part in value.items() if key != "checksum"}
-    if value["checksum"] != fingerprint(rest):
-        raise ValueError("the checksum differs")
-    if value["arrays"] != {name: checksum(arrays[name]) for name in value["arrays"]}:
-        raise ValueError("the arrays differ")
-    score, guarantee, sets, ood = (value[name] for name in ("score", "guarantee", "sets", "ood"))
-    if (score is not None and score["name"] not in SCORES) or (ood is not None and ood["score"] not in OOD_SCORES):
-        raise ValueError("unknown score")
-    return AbstentionRule(
-        label_names=tuple(map(str, value["label_names"])),
-        score=None if score is None else Score.from_json(score),
-        guarantee=None if guarantee is None else Guarantee(**guarantee),
-        sets=None if sets is None else LabelSets(sets["kind"], sets["coverage"], tuple(sets["limits"])),
-        ood=None
-        if ood is None
-        else OodTest(ood["rate"], ood["score"], arrays["ood_scores"], training_features_from(arrays)),
-        notes=tuple(value["notes"]),
-        **{name: value[name] for name in ("n_rows", "answer_ood", "calibrated_by", "model", "calibrator")},
-    )
-
-
-def _describe(rule: AbstentionRule) -> list[str]:
-    lines = []
-    if rule.guarantee and rule.score:
-        g = rule.guarantee
-        where = "always" if g.threshold is None else f"if {REASONS[rule.score.name]} is at least {g.threshold:.4g}"
-        tested = "held-out rows" if rule.ood is None or rule.answer_ood else "held-out rows that are not OOD"
-        lines.append(
-            f"Answers {where}: {g.n_answered / g.n_tested:.1%} of {g.n_tested:,} {tested}, {g.n_wrong} of "
-            f"{g.n_answered:,} answers wrong. Guarantee: at most {g.max_error:.1%} of the answers are wrong, with "
-            f"confidence {g.confidence:g}."
-        )
-    if rule.sets:
-        where = "" if rule.sets.kind == "split" else ", in every class"
-        lines.append(f"Label sets contain the true label with probability {rule.sets.coverage:g} or more{where}.")
-    if rule.ood:
-        action = "They are answered." if rule.answer_ood else "The rule abstains on them."
-        lines.append(
-            f"OOD texts: {OOD_SCORES[rule.ood.score]} is so high that at most {rule.ood.rate:.1%} of texts like the "
-            f"{len(rule.ood.stored):,} calibration texts reach it. {action}"
-        )
-    return lines
+def _checksum(value: Mapping[str, Any], npz: bytes) -> str:
+    return fingerprint(value, hashlib.sha256(npz).hexdigest())
 
 
 def _calibration(calibrator: Any) -> str:
     if not calibrator:
         return "without a calibrator"
     return f"calibrated by {calibrator['name']} ({calibrator['n_rows']:,} rows)"
+
+
+def save_rule(model_dir: PathLike, rule: AbstentionRule | None) -> None:
+    """Store a rule in a model directory, replacing the one there; None removes it."""
+    folder = check_model_dir(model_dir)
+    if rule is None:
+        if "abstention" in read_card(folder):
+            update_card(folder, abstention=None)
+        (folder / ARRAYS_FILE).unlink(missing_ok=True)
+        return
+    with atomic_write(folder / ARRAYS_FILE) as temporary:
+        temporary.write_bytes(rule.arrays())
+    update_card(folder, abstention=rule.to_json())
+
+
+class _Unset:
+    """The default of `read_rule`: the calibrator in the model directory."""
+
+
+def read_rule(model_dir: PathLike, calibrator: Calibrator | type[_Unset] | None = _Unset) -> AbstentionRule | None:
+    """The rule of a model directory, or None; an error if it was fitted for other weights or another calibrator.
+
+    With a `calibrator` other than the one in the directory, for which the rule was fitted, there is no rule.
+    """
+    folder, value = Path(model_dir), read_card(model_dir).get("abstention")
+    if value is None:
+        return None
+    where, arrays = folder / CARD_FILE, folder / ARRAYS_FILE
+    rule = AbstentionRule.from_json(value, arrays.read_bytes() if arrays.is_file() else b"", where)
+    stored = calibrator_fingerprint(read_calibrator(folder))
+    current = {"model": (rule.model, weights_fingerprint(folder)), "calibrator": (rule.calibrator, stored)}
+    for kind, (fitted_for, now) in current.items():
+        if fitted_for != now:
+            raise EbmcalError(
+                f"The abstention rule in {where} was fitted for another {kind} than {folder} has now, so its guarantee "
+                f"does not hold. Fit it again: ebmcal abstain {folder} --predictions FILE."
+            )
+    is_other = not isinstance(calibrator, type) and calibrator_fingerprint(calibrator) != stored
+    return None if is_other else rule
