@@ -13,12 +13,10 @@ from noise_models import Messages, make_noise_lm, make_texts
 from safetensors.torch import load_file
 
 from ebmcal.errors import EbmcalError, Interrupted
-from ebmcal.noise import lm_fit, lm_training
-from ebmcal.noise.acceleration import FAST_ARCHITECTURES, fuse_activations, prepare_training
-from ebmcal.noise.causal_lm import CARD, NoiseLm, add_markers
-from ebmcal.noise.lm_fit import LmSettings, fit_noise_lm
-from ebmcal.noise.lm_training import MaskedTexts, held_out_loss, token_losses
-from ebmcal.noise.masking import MARKERS, MODES, Markers
+from ebmcal.noise import lm_training
+from ebmcal.noise.causal_lm import CARD, MARKERS, MODES, Markers, NoiseLm, add_markers
+from ebmcal.noise.lm_training import LmSettings, MaskedTexts, fit_noise_lm, held_out_loss, token_losses
+from ebmcal.noise.sampler import FAST_ARCHITECTURES, fuse_activations, prepare_training
 from ebmcal.progress import Reporter
 from tiny_models import (
     LANGUAGE_MODELS,
@@ -213,7 +211,7 @@ def test_training_lowers_the_perplexity_and_is_done_once(settings, tmp_path, mon
     assert (lm.mode, lm.mask_ratio, lm.max_length) == ("infill", 0.4, 32)
     loss = held_out_loss(lm, make_texts(), np.arange(0, 120, 20))
     assert math.exp(loss) == pytest.approx(card["perplexity"], rel=1e-4)
-    monkeypatch.setattr(lm_fit, "fit", lambda *_: pytest.fail("trained again"))
+    monkeypatch.setattr(lm_training, "fit", lambda *_: pytest.fail("trained again"))
     assert fit(settings, tmp_path) == (directory, card)
 
 
@@ -235,8 +233,8 @@ def open_ended(settings, tmp_path_factory):
     """Settings without a number of steps, evaluated every four steps; the directory and card of such a training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lm_training, "EVAL_STEPS", 4)
-        patch.setattr(lm_fit, "EVAL_STEPS", 4)
-        patch.setattr(lm_fit, "MAX_EPOCHS", 50)
+        patch.setattr(lm_training, "EVAL_STEPS", 4)
+        patch.setattr(lm_training, "MAX_EPOCHS", 50)
         found = replace(settings, steps=None)
         yield found, *fit(found, tmp_path_factory.mktemp("uninterrupted"))
 
@@ -264,7 +262,7 @@ def test_an_interrupted_training_resumes_exactly(open_ended, tmp_path, monkeypat
         return held_out_loss(*args, **kwargs)
 
     with monkeypatch.context() as patch:
-        patch.setattr(lm_fit, "held_out_loss", interrupting)
+        patch.setattr(lm_training, "held_out_loss", interrupting)
         with pytest.raises(Interrupted):
             fit(settings, tmp_path)
     resumed, resumed_card = fit(settings, tmp_path)

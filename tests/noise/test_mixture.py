@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
-from ebmcal.noise.mixture import MixtureStream, OnlineStream, StoredStream, allot
+from ebmcal.noise.streams import MixtureStream, OnlineStream, StoredStream, allot
 
 
 class Numbers:

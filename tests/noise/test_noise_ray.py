@@ -10,8 +10,8 @@ import torch
 from noise_models import make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
+from ebmcal.noise import RayEngine
 from ebmcal.noise.generation import SamplingSettings, fill_store, generate_locally
-from ebmcal.noise.ray import RayEngine
 from ebmcal.noise.store import NoiseStore
 from ebmcal.progress import Reporter
 

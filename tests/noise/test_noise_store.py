@@ -10,17 +10,18 @@ from noise_models import Messages, ending_lm, make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import generation
+from ebmcal.noise.causal_lm import Layout
 from ebmcal.noise.generation import (
     SamplingSettings,
     decode_sample,
     fill_store,
     gather,
     generate_shard,
+    kept_share,
     show_hidden,
     show_masked,
     split_at,
 )
-from ebmcal.noise.masking import Layout
 from ebmcal.noise.sampler import Sample
 from ebmcal.noise.store import MARKER, NoiseStore, Shard
 from ebmcal.progress import Reporter
@@ -337,3 +338,19 @@ def test_masked_texts_for_readers():
 def test_a_shard_can_be_sent_as_json(lm):
     sources = gather(TEXTS, 0, 4, seed=3)
     assert json.loads(json.dumps(generate_shard(lm, sources, SETTINGS)))[0]
+
+
+def test_kept_words_in_order_whole_words_only_of_both_sentences():
+    def share(masked, text, pair=None):
+        return kept_share([{"masked": masked, "text": text, "text_pair": pair}])
+
+    assert share("a b c d <M>", "a b c x y") == 1  # d is next to a gap
+    assert share("a b c d <M>", "c b a x y") == pytest.approx(1 / 3)
+    assert share("a b <SEP> c d <M>xton e f", "a b", "c so f") == pytest.approx(4 / 5)
+    assert share("a b <SEP> c d <M>xton e f", "a b", "d so on") == pytest.approx(2 / 5)
+    assert share("<M>", "anything") is None
+    assert share("<M> <SEP> c d e", "new", "c d e") == 1
+    rows = [{"masked": "<M> x a b c", "text": text, "text_pair": None} for text in ("a b c", "x y z z")]
+    assert kept_share(rows) == 0.5
+    assert kept_share([]) is None
+    assert kept_share([{"masked": "a b c", "text": "x", "text_pair": None}]) is None  # nothing was masked

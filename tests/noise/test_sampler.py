@@ -9,9 +9,8 @@ from noise_models import make_noise_lm
 from scipy import stats
 
 from ebmcal.noise import sampler
-from ebmcal.noise.acceleration import top_k_logits
-from ebmcal.noise.masking import Layout
-from ebmcal.noise.sampler import draw_from_top_k, sample
+from ebmcal.noise.causal_lm import Layout
+from ebmcal.noise.sampler import draw_from_top_k, sample, top_k_logits
 
 KINDS = ["gpt2", "llama", "opt"]  # many key heads, few, and an architecture that keeps its own attention
 

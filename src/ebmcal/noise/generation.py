@@ -1,27 +1,28 @@
 """Generating LM noise: mask source texts, sample from the LM, keep the usable texts, fill a store.
 
 `generate_shard` is a pure function of the LM, the source texts and the settings, so shards can be made in this process
-(`generate_locally`) or on a cluster (`ebmcal.noise.ray`), in any order.
+(`generate_locally`) or on a cluster (`RayEngine`), in any order.
 """
 
 import re
+import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from ebmcal.cluster import map_on_cluster, ray_cluster
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.pretrained import default_device
-from ebmcal.noise.causal_lm import NoiseLm
-from ebmcal.noise.difficulty import kept_share
-from ebmcal.noise.masking import Layout, find_mode
+from ebmcal.noise.causal_lm import CARD, MODES, Layout, NoiseLm
 from ebmcal.noise.sampler import Sample, sample
 from ebmcal.noise.store import NoiseStore, Shard
-from ebmcal.noise.texts import TextPair, Texts
+from ebmcal.noise.streams import TextPair, Texts
 from ebmcal.progress import Reporter
 from ebmcal.training.runtime import use_bf16
 
@@ -30,6 +31,9 @@ SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)")
 #: Generation stops if more than this share of the samples do not end, or fewer than the second are usable, of at least
 #: so many samples. Above the third, unended samples are reported.
 MAX_UNFINISHED, MIN_USABLE, MIN_SAMPLES, MANY_UNFINISHED = 0.5, 0.01, 1000, 0.05
+
+#: Shards submitted to a cluster at a time, which bounds the memory of their source texts.
+MAX_SHARDS = 2048
 
 #: An LM that repeats fewer of the unmasked words has not learned to fill in.
 MIN_KEPT = 0.7
@@ -71,6 +75,48 @@ def generate_locally(
     while ranges := store.missing(n_texts, limit=1):
         ((start, stop),) = ranges
         yield start, stop, generate_shard(lm, gather(texts, start, stop, settings.seed), settings)
+
+
+@dataclass(frozen=True)
+class RayEngine:
+    """The engine that works on a Ray cluster; without an address, one is started on this machine for the call.
+
+    The driver sends the source texts and adds finished shards to the store, so workers need only the directory of the
+    LM under the same path. Neither the number of workers nor a crash of one changes the texts.
+    """
+
+    address: str | None = None
+    workers: int | None = None
+
+    def __call__(
+        self, store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: SamplingSettings
+    ) -> Iterator[tuple[int, int, Shard]]:
+        # Decided here: workers on different machines must not differ.
+        settings = replace(settings, precision="bf16" if use_bf16(settings.precision) else "fp32")
+        write = _ShardWriter(lm_directory.resolve(), settings)
+        with ray_cluster(self.address, self.workers) as n_workers:
+            while ranges := store.missing(n_texts, MAX_SHARDS):
+                items = [(start, stop, gather(texts, start, stop, settings.seed)) for start, stop in ranges]
+                yield from map_on_cluster(write, items, n_workers, in_order=False)
+
+
+@dataclass
+class _ShardWriter:
+    """Runs in a worker: loads the LM for the first shard and keeps it."""
+
+    lm_directory: Path
+    settings: SamplingSettings
+    lm: NoiseLm | None = None
+
+    def __call__(self, item: tuple[int, int, Sources]) -> tuple[int, int, Shard]:
+        start, stop, sources = item
+        if self.lm is None and not (self.lm_directory / CARD).is_file():
+            raise EbmcalError(
+                f"A Ray worker on {socket.gethostname()} finds no noise LM in {self.lm_directory}. Put the cache on a "
+                "file system that all nodes share (--cache-dir)."
+            )
+        self.lm = self.lm or load_for_sampling(self.lm_directory, self.settings)
+        return start, stop, generate_shard(self.lm, sources, self.settings)
 
 
 def fill_store(
@@ -189,7 +235,7 @@ def _choose_label(own: int, lm: NoiseLm, settings: SamplingSettings, key: list[i
 
 def decode_sample(lm: NoiseLm, one: Sample, is_pair: bool) -> tuple[TextPair, str | None]:
     """The text of a sample and None, or the reason why it is rejected."""
-    if one.is_unfinished and not find_mode(lm.mode).may_truncate:
+    if one.is_unfinished and not MODES[lm.mode].may_truncate:
         return ("", None), "unfinished"
     parts = split_at(one.ids, lm.markers.separator)
     if len(parts) != (2 if is_pair else 1):
@@ -248,3 +294,21 @@ def _runs(ids: np.ndarray, masked: np.ndarray) -> list[tuple[list[int], bool]]:
     edges = np.flatnonzero(np.diff(masked.astype(np.int8))) + 1
     parts = zip(np.split(ids, edges), np.split(masked, edges), strict=True)
     return [(part.tolist(), bool(flags[0])) for part, flags in parts]
+
+
+def kept_share(rows: list[dict[str, Any]]) -> float | None:
+    """The share of unmasked words that an LM repeated in order, over rows of a noise store; None if there are none.
+
+    Words next to a gap are left out, because they may be parts of words.
+
+    >>> kept_share([{"masked": "a very good <M> and so on", "text": "a good film and so on", "text_pair": None}])
+    0.75
+    """
+    n_kept = n_repeated = 0
+    for row in (row for row in rows if "<M>" in row["masked"]):
+        words = ["", *row["masked"].replace("<M>", " <M> ").replace("<SEP>", " ").split(), ""]
+        kept = [words[i] for i in range(1, len(words) - 1) if "<M>" not in words[i - 1 : i + 2]]
+        written = f"{row['text']} {row['text_pair'] or ''}".split()
+        matches = SequenceMatcher(None, kept, written, autojunk=False).get_matching_blocks()
+        n_kept, n_repeated = n_kept + len(kept), n_repeated + sum(match.size for match in matches)
+    return n_repeated / n_kept if n_kept else None

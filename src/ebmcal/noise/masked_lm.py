@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ebmcal.modeling.pretrained import load_masked_lm
 from ebmcal.noise.sampler import draw_from_top_k
-from ebmcal.noise.texts import TextPair, Texts
+from ebmcal.noise.streams import TextPair, Texts
 
 
 class MaskedWord(NamedTuple):

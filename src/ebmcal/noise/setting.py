@@ -7,21 +7,17 @@ The part after the colon is the language model, masked LM or file that a source 
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.training import recipe
 
-#: Modes of the causal noise LM, see `ebmcal.noise.masking`. Its texts are generated first and stored.
+#: Modes of the causal noise LM, see `ebmcal.noise.causal_lm`. Its texts are generated first and stored.
 LM_MODES = ("infill", "continue", "plain", "half")
 
 #: Sources that write a new text for each draw.
 ONLINE_SOURCES = ("splice", "unrelated", "mlm")
 
 SOURCES = (*ONLINE_SOURCES, *LM_MODES)
-
-#: What an LM that reads labels gets before a text: nothing, the label of its source text, or another label.
-CONDITIONS = ("none", "own", "other")
 
 
 @dataclass(frozen=True)
@@ -44,7 +40,7 @@ class NoisePart:
 
 @dataclass(frozen=True)
 class NoiseConfig:
-    """Everything the noise depends on besides the data. Mistakes are all reported at once.
+    """Everything the noise depends on besides the data; `RunConfig` checks the values.
 
     `lm_steps` None trains the noise LM until its held-out loss stops falling. `samples` limits the number of stored
     texts (None: as many as a training draws, so that none is used twice).
@@ -59,41 +55,15 @@ class NoiseConfig:
     lm_learning_rate: float = recipe.LM_LEARNING_RATE
     samples: int | None = None
     samples_per_mask: int = 4
-    condition: str = "none"
+    condition: str = "none"  # what the LM reads before a text: nothing, its "own" label, or an "other" one
     seed: int = 0
     max_length: int = recipe.MAX_LENGTH
     precision: str = "auto"
     trust_remote_code: bool = False
 
-    def __post_init__(self) -> None:
-        problems = []
-        try:
-            parse_noise(self.noise)
-        except EbmcalError as error:
-            problems.append(str(error))
-        for name, least in _INTEGERS.items():
-            value = getattr(self, name)
-            is_unset = value is None and name in ("lm_steps", "samples")
-            if not is_unset and (not isinstance(value, int) or isinstance(value, bool) or value < least):
-                problems.append(f"{name}: expected an integer of at least {least}, got {value!r}.")
-        for name, most in (("mask_ratio", 1.0), ("lm_learning_rate", 10.0)):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < most:
-                problems.append(f"{name}: expected a number between 0 and {most:g}, got {value!r}.")
-        if self.condition not in CONDITIONS:
-            problems.append(str(unknown_name("condition", str(self.condition), CONDITIONS)))
-        if problems:
-            raise EbmcalError("\n".join(problems))
-
     @property
     def parts(self) -> tuple[NoisePart, ...]:
         return parse_noise(self.noise)
-
-
-_INTEGERS = {
-    "noise_ratio": 1, "top_k": 1, "lm_steps": 0, "lm_batch_size": 1, "samples": 1, "samples_per_mask": 1, "seed": 0,
-    "max_length": 8,
-}  # fmt: skip
 
 
 def parse_noise(text: str) -> tuple[NoisePart, ...]:
@@ -102,9 +72,10 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
     >>> [(part.name, part.share) for part in parse_noise("splice 0.8, infill:gpt2")]
     [('splice', 0.8), ('infill:gpt2', 0.2)]
     """
-    if not isinstance(text, str):
-        raise EbmcalError(f"noise: expected a string such as 'splice', got {text!r}.")
-    entries = [_parse_entry(entry) for entry in _split_entries(text)]
+    if text.count('"') % 2:
+        raise EbmcalError(f"noise {text!r} has an unclosed quote.")
+    pieces = re.findall(r'(?:"[^"]*"|[^,"])+', text)  # split at commas outside quotes
+    entries = [_parse_entry(piece.strip()) for piece in pieces if piece.strip()]
     if not entries:
         raise EbmcalError(f"noise names no source. Available: {', '.join(SOURCES)}.")
     given = sum(share for *_, share in entries if share)
@@ -129,37 +100,10 @@ def format_noise(parts: tuple[NoisePart, ...]) -> str:
     return ", ".join(n if are_equal else f"{n} {p.share:.9g}" for n, p in zip(names, parts, strict=True))
 
 
-def _split_entries(text: str) -> list[str]:
-    """Split at commas, but neither inside quotes nor inside the name of an existing file."""
-    if text.count('"') % 2:
-        raise EbmcalError(f"noise {text!r} has an unclosed quote.")
-    pieces = re.findall(r'(?:"[^"]*"|[^,"])+', text)
-    entries: list[str] = []
-    while pieces:
-        length = next((n for n in range(len(pieces), 1, -1) if _names_a_file(",".join(pieces[:n]))), 1)
-        entries.append(",".join(pieces[:length]))
-        pieces = pieces[length:]
-    return [entry.strip() for entry in entries if entry.strip()]
-
-
-def _names_a_file(entry: str) -> bool:
-    argument = entry.strip().partition(":")[2]
-    return any("," in name and _exists(name) for name in (argument, argument.rpartition(" ")[0]))
-
-
-def _exists(name: str) -> bool:
-    try:
-        return Path(name).expanduser().exists()
-    except (OSError, ValueError, RuntimeError):  # too long, a null byte, no home directory
-        return False
-
-
 def _parse_entry(text: str) -> tuple[str, str, float | None]:
     name, space, last = text.rpartition(" ")
-    argument = text.partition(":")[2]
-    is_name = text.endswith('"') or (argument and _exists(argument))  # a directory may be called "lm 2"
     try:
-        share = float(last) if space and not is_name else None
+        share = float(last) if space and not text.endswith('"') else None
     except ValueError:
         share = None
     if share is not None and not 0 < share <= 1:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ebmcal.noise.texts import TextPair, Texts
+from ebmcal.noise.streams import TextPair, Texts
 
 
 @dataclass(frozen=True)

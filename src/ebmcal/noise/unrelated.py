@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from ebmcal.noise.splice import split_words
-from ebmcal.noise.texts import TextPair, Texts
+from ebmcal.noise.streams import TextPair, Texts
 
 #: The most texts that the words of one noise text are drawn from, which bounds the cost of long texts.
 MAX_TEXTS = 64
