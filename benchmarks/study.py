@@ -132,10 +132,11 @@ def gather(options: Any) -> None:
         about["noise"] = (run.document.get("noise") or {}).get("noise")
         evaluation = run.evaluation
         shifted = [shift_results(run, trial) for trial in run.trials]
+        answered = pd.DataFrame([row for trial in run.trials for row in answered_results(run, trial)])
         seconds = {t: (facts or {}).get("seconds") for t, facts in run.document["training"].items()}
         timing = [{"model": t, "metric": "seconds", "value": s, **trial_columns(t)} for t, s in seconds.items()]
         found = {
-            "results": pd.concat([evaluation.results, *shifted, pd.DataFrame(timing)]),
+            "results": pd.concat([evaluation.results, *shifted, answered, pd.DataFrame(timing)]),
             "detection": evaluation.detection,
             "comparisons": evaluation.comparisons,
             "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
@@ -180,6 +181,23 @@ def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
             if p.energies is not None and other.energies is not None:
                 row[f"auroc_{split}_by_energy"] = roc_auc_score(is_other, np.r_[p.energies, other.energies])
     return row
+
+
+def answered_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
+    """Error rate among the 90% of test and OOD texts that are answered; answering an OOD text is an error."""
+    rows = []
+    test = run.predictions(trial.method, "test", trial.seed)
+    for split in [s for s in run.directory.splits(trial) if s.startswith("ood_")]:
+        other = run.predictions(trial.method, split, trial.seed)
+        is_error = np.r_[test.predicted != test.labels, np.ones(len(other), bool)]
+        scores = {"probability": np.r_[test.confidence, other.confidence]}
+        if test.energies is not None and other.energies is not None:
+            scores["energy"] = -np.r_[test.energies, other.energies]
+        for name, score in scores.items():
+            answered = np.argsort(-score, kind="stable")[: round(0.9 * len(score))]
+            row = {"model": trial.name, **trial_columns(trial.name), "test_set": f"test+{split}", "n_rows": len(score)}
+            rows.append(row | {"metric": f"error_at_90_coverage_by_{name}", "value": float(is_error[answered].mean())})
+    return rows
 
 
 def temperature_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
