@@ -14,9 +14,8 @@ from ebmcal.calibration import (
     TemperatureScaling,
     VennAbers,
 )
-from ebmcal.calibration.isotonic import values_with_a_hit
+from ebmcal.calibration.curves import MAX_POINTS, values_with_a_hit
 from ebmcal.calibration.scaling import matrix_objective
-from ebmcal.calibration.spline import MAX_POINTS
 from ebmcal.calibration.temperature import fit_mixture_weights
 
 

@@ -134,16 +134,6 @@ def test_sharded_models(tmp_path, fitted):
     assert folded_temperature(tmp_path) == fitted.temperature_
 
 
-@pytest.mark.parametrize("record", ["nan", "abc", "-1", "inf"])
-def test_a_damaged_record_of_the_fold_is_refused(tmp_path, fitted, record):
-    tiny_model("bert").save_pretrained(tmp_path)
-    fold(tmp_path, fitted)
-    whole, written = (tmp_path / "model.safetensors").read_bytes(), repr(fitted.temperature_).encode()
-    (tmp_path / "model.safetensors").write_bytes(whole.replace(written, record.encode().ljust(len(written)), 1))
-    with pytest.raises(EbmcalError, match="is damaged: ebmcal_folded_temperature"):
-        folded_temperature(tmp_path)
-
-
 def test_another_number_of_classes_is_refused(tmp_path, calibrated_rows):
     tiny_model("bert").save_pretrained(tmp_path)
     with pytest.raises(EbmcalError, match="2 classes"):

@@ -17,8 +17,7 @@ from ebmcal.calibration import (
     load_calibrator,
     make_calibrator,
 )
-from ebmcal.calibration.leakage import TRAINING_ROWS, distinct_rows
-from ebmcal.calibration.sketch import N_SAMPLED, FittingRows
+from ebmcal.calibration.leakage import N_SAMPLED, TRAINING_ROWS, FittingRows, distinct_rows
 from ebmcal.run_dir import RunDir, Trial, update_card
 
 

@@ -6,9 +6,9 @@ from scipy.special import expit, log_expit, logsumexp, softmax
 
 from ebmcal import EbmcalError
 from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling
-from ebmcal.calibration.binning import BinCurve, edges_at, equal_mass_stops
+from ebmcal.calibration.curves import BinCurve, edges_at, equal_mass_stops
 from ebmcal.calibration.layout import log_odds, logits_of
-from ebmcal.calibration.one_vs_rest import BetaCurve, fit_beta_curve, fit_logistic, smoothed_targets
+from ebmcal.calibration.scaling import BetaCurve, fit_beta_curve, fit_logistic, smoothed_targets
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1000.0])

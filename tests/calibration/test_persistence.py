@@ -96,7 +96,7 @@ def test_damaged_files_are_refused(tmp_path, fitted, change, words):
         load_calibrator(path)
 
 
-DAMAGE = [float("nan"), None, "abc", -1, 1e300, [], {}, True]
+DAMAGE = [float("nan"), None, "abc", -1, 1e300, [], {}]
 
 
 def places(value, here=()):

@@ -8,17 +8,18 @@ to a shift of a row.
 """
 
 from ebmcal.calibration.base import Calibrator, FewRowsWarning, rows_advice
-from ebmcal.calibration.binning import HistogramBinning, ScalingBinning
-from ebmcal.calibration.files import apply_to_file, fit_on_file
-from ebmcal.calibration.folding import folded_temperature
-from ebmcal.calibration.isotonic import Isotonic, VennAbers
+from ebmcal.calibration.curves import HistogramBinning, Isotonic, ScalingBinning, Spline, VennAbers
 from ebmcal.calibration.layout import logits_of
 from ebmcal.calibration.leakage import LeakageWarning, check_held_out
-from ebmcal.calibration.one_vs_rest import Beta, Platt
-from ebmcal.calibration.persistence import CalibrationResult, calibrate_model, read_calibrator, save_calibrator
-from ebmcal.calibration.registry import CALIBRATORS, load_calibrator, make_calibrator
-from ebmcal.calibration.scaling import MatrixScaling, VectorScaling
-from ebmcal.calibration.spline import Spline
+from ebmcal.calibration.persistence import (
+    CalibrationResult,
+    calibrate_model,
+    folded_temperature,
+    read_calibrator,
+    save_calibrator,
+)
+from ebmcal.calibration.registry import CALIBRATORS, apply_to_file, fit_on_file, load_calibrator, make_calibrator
+from ebmcal.calibration.scaling import Beta, MatrixScaling, Platt, VectorScaling
 from ebmcal.calibration.temperature import EnsembleTemperature, TemperatureGrid, TemperatureScaling
 
 __all__ = [

@@ -1,20 +1,20 @@
 """The interface of all calibrators: `fit(logits, y)`, `predict_proba(logits)`, `apply(predictions)`, JSON.
 
 A calibrator has a `name`, its settings in the constructor, the names of its `learned` attributes (stored as JSON), and
-two methods on validated arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`.
-Adding one takes a class, an entry in `CALIBRATORS`, and the contract tests cover it.
+two methods on validated arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`. `OneVsRest` is
+the base of those with a curve per class. Adding one takes a class and an entry in `CALIBRATORS`; tests cover all.
 """
 
 import inspect
 import warnings
+from dataclasses import asdict, is_dataclass
 from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from ebmcal.calibration.layout import logits_in
-from ebmcal.calibration.leakage import count_distinct, warn_if_leaked
-from ebmcal.calibration.sketch import FittingRows
+from ebmcal.calibration.layout import log_odds, logits_in
+from ebmcal.calibration.leakage import FittingRows, distinct_rows, warn_if_leaked
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs
@@ -40,7 +40,7 @@ class Calibrator:
 
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
-    ranges: ClassVar[dict[str, tuple[float, float]]] = {}  # of learned values: a file with others is refused
+    curve: ClassVar[type | None] = None  # a learned dataclass
 
     def fit(self, logits: Any, y: Any) -> "Self":
         """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns self."""
@@ -57,7 +57,7 @@ class Calibrator:
         logits = _checked_logits(logits_in(rows))
         self._check_settings()
         is_plenty = rows.n_rows > 100 * self.min_rows(rows.n_classes)  # even if most are duplicates
-        n_distinct = rows.n_rows if is_plenty else count_distinct(rows)
+        n_distinct = rows.n_rows if is_plenty else int(distinct_rows(rows).max()) + 1
         return self._fit_rows(logits, rows.labels, list(rows.label_names), n_distinct, FittingRows.of(rows))
 
     def predict_proba(self, logits: Any) -> np.ndarray:
@@ -89,7 +89,8 @@ class Calibrator:
     @property
     def description(self) -> dict[str, Any]:
         """The entry `meta["calibrator"]`: name, settings, number of fitting rows and a note."""
-        return {"name": self.name, "settings": self._settings(), "n_rows": self.n_rows_, "note": self.note}
+        settings = _as_json(self.get_params())
+        return {"name": self.name, "settings": settings, "n_rows": self.n_rows_, "note": self.note}
 
     @property
     def note(self) -> str:
@@ -121,38 +122,52 @@ class Calibrator:
         settings = ", ".join(f"{name}={value!r}" for name, value in self.get_params().items())
         return f"{type(self).__name__}({settings})"
 
+    def save(self, path: PathLike) -> None:
+        """Write as JSON; `load_calibrator` reads it."""
+        write_json(path, self.to_json())
+
     def to_json(self) -> dict[str, Any]:
         """Everything needed to predict the same numbers again, as JSON values."""
         self._require_fitted()
         return {
             "calibrator": self.name,
-            "settings": self._settings(),
+            "settings": _as_json(self.get_params()),
             "n_classes": self.n_classes_,
             "n_rows": self.n_rows_,
             "label_names": self.label_names_,
-            "learned": {name: self._learned_to_json(name) for name in self.learned},
+            "learned": {name: _as_json(getattr(self, name)) for name in self.learned},
             "fitted_on": self.fitted_on_.to_json(),
         }
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> "Self":
-        """The calibrator that `to_json` described; a ValueError if a value cannot have been learned."""
+        """The calibrator that `to_json` described; an error if the values do not give probabilities."""
         self = cls(**value["settings"])
         self._check_settings()
-        fitted_on = FittingRows.from_json(value["fitted_on"])
-        self._remember(value["n_classes"], value["n_rows"], value["label_names"], fitted_on)
+        n, names = value["n_classes"], value["label_names"]
+        require_whole_number("n_classes", n, least=2)
+        require_whole_number("n_rows", value["n_rows"])
+        if names is not None and (not isinstance(names, list) or len(names) != n):
+            raise ValueError(f"label_names are not {n} names")
+        self._remember(n, value["n_rows"], names, FittingRows.from_json(value["fitted_on"]))
         for name in cls.learned:
-            _check_learned(name, value["learned"][name], cls.ranges.get(name))
-            setattr(self, name, cls._learned_from_json(name, value["learned"][name]))
-        self._check_consistent()
+            setattr(self, name, cls._from_json(value["learned"][name]))
+        if not 1e-3 < getattr(self, "temperature_", 1.0) < 1e3:
+            raise ValueError("the temperature is not between 0.001 and 1,000")
+        as_probs(probs=self.predict_proba(np.vstack([np.zeros(n), 9 * np.eye(n)[:2]])))
         return self
 
-    def save(self, path: PathLike) -> None:
-        """Write as JSON; `load_calibrator` reads it."""
-        write_json(path, self.to_json())
-
-    def _settings(self) -> dict[str, Any]:
-        return {name: plain(value) for name, value in self.get_params().items()}
+    @classmethod
+    def _from_json(cls, value: Any) -> Any:
+        """A learned value: a number, an array, a curve or a list of curves; an error if a number is not finite."""
+        if isinstance(value, dict) and cls.curve:
+            return cls.curve(**{name: cls._from_json(part) for name, part in value.items()})
+        if isinstance(value, list) and value and isinstance(value[0], dict):
+            return [cls._from_json(part) for part in value]
+        array = np.asarray(value, dtype=np.float64)
+        if not np.isfinite(array).all():
+            raise ValueError(f"{value!r} is not finite")
+        return array if isinstance(value, list) else value
 
     def _check_settings(self) -> None:
         """Raise for invalid settings; the constructor only stores them."""
@@ -162,13 +177,6 @@ class Calibrator:
 
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         raise NotImplementedError
-
-    def _learned_to_json(self, name: str) -> Any:
-        return plain(getattr(self, name))
-
-    @classmethod
-    def _learned_from_json(cls, name: str, value: Any) -> Any:
-        return np.asarray(value, dtype=np.float64) if isinstance(value, list) else value
 
     def _fit_rows(
         self, logits: np.ndarray, y: np.ndarray, names: list[str] | None, n_distinct: int, fitted_on: FittingRows
@@ -185,18 +193,42 @@ class Calibrator:
         self.n_features_in_ = n_classes  # scikit-learn's name for the number of columns
         self.label_names_, self.fitted_on_ = label_names, fitted_on
 
-    def _check_consistent(self) -> None:
-        """Raise unless the values read from a file fit together and give probabilities."""
-        n, names = self.n_classes_, self.label_names_
-        require_whole_number("n_classes", n, least=2)
-        require_whole_number("n_rows", self.n_rows_)
-        if names is not None and (not isinstance(names, list) or len(names) != n):
-            raise ValueError(f"label_names are not {n} names")
-        as_probs(probs=self.predict_proba(np.vstack([np.zeros(n), 9 * np.eye(n)[:2]])))
-
     def _require_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
             raise EbmcalError(f"This {type(self).__name__} is not fitted yet. Call fit(logits, y) first.")
+
+
+class OneVsRest(Calibrator):
+    """Base class of the calibrators that learn a curve per class, from its log-odds to its probability: `curves_`.
+
+    With two classes there is one curve, for class 1, and P(0) = 1 - P(1); with more the curves are fitted one by one
+    and rows are divided by their sum. A curve is a frozen dataclass of numbers and arrays that can be called.
+    """
+
+    curve: ClassVar[type]
+    learned: ClassVar[tuple[str, ...]] = ("curves_",)
+    rows_per_class: ClassVar[int]
+
+    def min_rows(self, n_classes: int) -> int:
+        return self.rows_per_class * n_classes
+
+    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> Any:
+        """The curve for log-odds `[n]` of one class and whether each row has that class `[n]`."""
+        raise NotImplementedError
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        odds = log_odds(logits)
+        labels = [1] if len(odds) == 2 else range(len(odds))
+        self.curves_ = [self._fit_curve(odds[label], y == label) for label in labels]
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        odds = log_odds(logits)
+        if len(odds) == 2:
+            p = self.curves_[0](odds[1])
+            return np.stack([1.0 - p, p], axis=1)
+        scores = np.stack([curve(line) for curve, line in zip(self.curves_, odds, strict=True)])
+        scores[:, scores.sum(axis=0) == 0] = 1.0  # a row of zeros becomes uniform
+        return np.ascontiguousarray((scores / scores.sum(axis=0)).T)
 
 
 def rows_advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
@@ -216,10 +248,10 @@ def rows_advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
     )
 
 
-def require_positive(name: str, value: Any, default: float) -> None:
+def require_positive(name: str, value: Any) -> None:
     """Raise unless a setting is a finite number above 0."""
     if not (isinstance(value, Real) and 0 < float(value) < np.inf):
-        raise EbmcalError(f"{name}: expected a number above 0 (default {default}), got {value!r}.")
+        raise EbmcalError(f"{name}: expected a number above 0, got {value!r}.")
 
 
 def require_whole_number(name: str, value: Any, least: int = 1) -> None:
@@ -228,20 +260,15 @@ def require_whole_number(name: str, value: Any, least: int = 1) -> None:
         raise EbmcalError(f"{name}: expected a whole number of {least} or more, got {value!r}.")
 
 
-def plain(value: Any) -> Any:
-    """numpy numbers and arrays as Python's, for JSON."""
+def _as_json(value: Any) -> Any:
+    """Numbers, arrays, dataclasses, and lists and dictionaries of them as JSON values."""
+    if is_dataclass(value) and not isinstance(value, type):
+        value = asdict(value)
+    if isinstance(value, dict):
+        return {name: _as_json(part) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_as_json(part) for part in value]
     return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
-
-
-def _check_learned(name: str, value: Any, allowed: tuple[float, float] | None) -> None:
-    """Raise for values that no fit can have learned: anything but finite numbers, and numbers out of range."""
-    if isinstance(value, list | dict):
-        for part in value.values() if isinstance(value, dict) else value:
-            _check_learned(name, part, allowed)
-    elif isinstance(value, str) or value is None or not np.isfinite(value):
-        raise ValueError(f"{name} is {value!r}")
-    elif allowed is not None and (isinstance(value, bool) or not allowed[0] <= value <= allowed[1]):
-        raise ValueError(f"{name} is {value!r}; expected a number from {allowed[0]:g} to {allowed[1]:g}")
 
 
 def _checked_logits(logits: Any) -> np.ndarray:

@@ -42,13 +42,11 @@ def class_lines(logits: np.ndarray) -> np.ndarray:
     return np.maximum(z, -MAX_GAP, out=z)
 
 
-def normalized_rows(scores: np.ndarray) -> np.ndarray:
-    """Non-negative scores `[C, n]` as rows `[n, C]` that sum to one; a row of zeros becomes uniform."""
-    total = scores.sum(axis=0)
-    if not total.all():
-        scores = np.where(total == 0, 1.0, scores)
-        total = scores.sum(axis=0)
-    return np.ascontiguousarray((scores / total).T)
+def blocks(z: np.ndarray, n_values: int = 1 << 14) -> Iterator[np.ndarray]:
+    """Views of `[C, n]` of some columns each, small enough for their temporaries to stay in the processor's cache."""
+    width = max(1, n_values // len(z))
+    for start in range(0, z.shape[1], width):
+        yield z[:, start : start + width]
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:
@@ -58,40 +56,15 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     [[2.0, -1800.0], [-2.0, 1800.0]]
     """
     z = class_lines(logits)
-    if len(z) == 2:
-        return np.stack([z[0] - z[1], z[1] - z[0]])
     for block in blocks(z):
-        block -= _log_sum_of_others(block)
+        top, columns = block.argmax(axis=0), np.arange(block.shape[1])
+        others = block.copy()
+        others[top, columns] = -np.inf
+        second = others.max(axis=0)
+        rest = second + np.log(np.exp(others - second).sum(axis=0))  # log of the sum over all but the largest class
+        e = np.exp(block)
+        e[top, columns] = 0.0
+        # Nothing cancels: where a class is not the largest, the sum over the others contains exp(0) = 1.
+        block -= np.log1p(e.sum(axis=0) - e)
+        block[top, columns] = -rest
     return z
-
-
-def blocks(z: np.ndarray, n_values: int = 1 << 14) -> Iterator[np.ndarray]:
-    """Views of `[C, n]` of some columns each, small enough for their temporaries to stay in the processor's cache."""
-    width = max(1, n_values // len(z))
-    for start in range(0, z.shape[1], width):
-        yield z[:, start : start + width]
-
-
-def _log_sum_of_others(z: np.ndarray) -> np.ndarray:
-    """For each class the log of the sum of exp(z) over the other classes, `[C, n]`; the largest z of a column is 0.
-
-    Hand-written: all classes from one exponential each (benchmarks/calibrators.py, scaling-binning).
-    """
-    is_below = z < 0
-    e = np.exp(z) * is_below
-    below, n_top = e.sum(axis=0), len(z) - is_below.sum(axis=0)
-    # Nothing cancels: where a class is not the largest, the sum over the others contains exp(0) = 1.
-    rest = np.where(is_below, (below + n_top) - e, below + (n_top - 1))
-    lost = np.flatnonzero((rest < 1e-290).any(axis=0))
-    rest[:, lost] = 1.0
-    log_rest = np.log(rest, out=rest)
-    if lost.size:
-        log_rest[:, lost] = np.where(is_below[:, lost], 0.0, _log_sum_without_largest(z[:, lost]))
-    return log_rest
-
-
-def _log_sum_without_largest(z: np.ndarray) -> np.ndarray:
-    """log of the sum over all but the single largest class, where even exp of the second largest underflows."""
-    from scipy.special import logsumexp
-
-    return logsumexp(np.where(z == 0, -np.inf, z), axis=0)

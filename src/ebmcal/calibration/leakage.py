@@ -3,17 +3,29 @@
 `check_held_out` validates predictions before anything is fitted on them for a model. Prediction files describe their
 origin in their metadata, model directories in `ebmcal.json`; training rows are also recognised by content, from the run
 that a model belongs to or from the sketch in `ebmcal.json` (entry "training_rows").
+
+A sketch (`FittingRows`) holds 32-bit hashes of a sample of the rows, in several representations that survive other ids,
+repeated prediction and rounding. If both sides have texts, these decide; otherwise top probabilities and logit gaps
+rounded to several digits, and runs of consecutive rows. Rounded numbers of different rows coincide by chance, and texts
+repeat, so only matches beyond chance count. Chance is estimated from the sample itself: the probability that a new row
+equals one of the N₁ rows that are unique in a sample of m rows, with N₂ pairs of equal rows, is about 2 N₂ / m
+(Good 1953).
 """
 
+import base64
+import hashlib
 import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from ebmcal.calibration.sketch import FittingRows, text_key
+from ebmcal.calibration.layout import logits_in
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
+from ebmcal.predictions.arrays import softmax
 from ebmcal.run_dir import predictions_of_model, read_card, weights_fingerprint
 from ebmcal.storage import PathLike
 
@@ -24,12 +36,20 @@ MAX_TRAINING_SHARE = 0.1
 #: The entry of `ebmcal.json` with `FittingRows.of_texts(...).to_json()` of the training texts.
 TRAINING_ROWS = "training_rows"
 
+N_SAMPLED = 512  # fitting rows in a sketch
+N_CHECKED = 20_000  # rows that are compared with a sketch
+RUN = 4  # consecutive rows in a run
+MIN_SHARE = 0.05  # a smaller share of known rows is ignored: it hardly changes a result
+DEVIATIONS = 4.0  # beyond chance
+# Decimals to which top probabilities and logit gaps are rounded.
+_PROB_DECIMALS, _GAP_DECIMALS = (4, 3, 2), (3, 2, 1)
+
 
 class LeakageWarning(UserWarning):
     """Rows are used twice: to fit or train something, and to calibrate or evaluate it."""
 
 
-def warn_if_leaked(fitted_on: FittingRows, rows: Predictions) -> None:
+def warn_if_leaked(fitted_on: "FittingRows", rows: Predictions) -> None:
     """Warn with `LeakageWarning` if some of the labelled rows were fitted on."""
     share = fitted_on.share_among(rows)
     if share:
@@ -48,18 +68,33 @@ def check_held_out(
 
     A few rows with training texts are left out with a warning. `allow_mismatch` only checks that there are two classes.
     """
-    rows = rows.labelled()
+    rows, folder = rows.labelled(), Path(model_dir)
     check_two_classes(rows, where)
     if allow_mismatch:
         return rows
     hint = "Pass the model's predictions for rows it was not trained on, such as the calibration split."
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{where}: predictions for training rows, on which the model is too often right. {hint}")
-    if differences := model_differences(rows.meta, Path(model_dir)):
+    if differences := model_differences(rows.meta, folder):
         raise EbmcalError(f"{where}: predictions of another model ({differences}). {hint}")
     if rows.meta.get("split") == "out_of_fold":  # training rows, predicted by models that were not trained on them
         return rows
-    return _without_training_rows(rows, Path(model_dir), where, hint)
+    is_training, share = _find_training_rows(rows, folder)
+    if share >= MAX_TRAINING_SHARE:
+        raise EbmcalError(
+            f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model, on which it is too "
+            f"often right. {hint}"
+        )
+    if is_training.any():
+        warnings.warn(
+            f"{where}: {is_training.sum():,} of {rows.n_rows:,} rows have training texts of the model; they are left "
+            "out.",
+            LeakageWarning,
+            stacklevel=3,
+        )
+        rows = rows.rows(~is_training)
+        check_two_classes(rows, where)
+    return rows
 
 
 def check_two_classes(rows: Predictions, where: object) -> None:
@@ -88,36 +123,17 @@ def model_differences(meta: dict[str, Any], model_dir: Path) -> str:
     return ", ".join(found)
 
 
-def _without_training_rows(rows: Predictions, model_dir: Path, where: object, hint: str) -> Predictions:
-    is_training, share = _find_training_rows(rows, model_dir)
-    if share >= MAX_TRAINING_SHARE:
-        raise EbmcalError(
-            f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model, on which it is too "
-            f"often right. {hint}"
-        )
-    n_known = int(np.count_nonzero(is_training))
-    if n_known:
-        warnings.warn(
-            f"{where}: {n_known:,} of {rows.n_rows:,} rows have training texts of the model; they are left out.",
-            LeakageWarning,
-            stacklevel=4,
-        )
-        rows = rows.rows(~is_training)
-        check_two_classes(rows, where)
-    return rows
-
-
 def _find_training_rows(rows: Predictions, model_dir: Path) -> tuple[np.ndarray, float]:
     """Which rows are training rows of a model [n], and their share; only the share if no single row is certain."""
     is_training = np.zeros(rows.n_rows, dtype=bool)
     path = predictions_of_model(model_dir, "train")
-    train = None if path is None else Predictions.read(path)
-    if train is not None and train.texts is not None and rows.texts is not None:
-        known = set(text_keys(train))
-        is_training = np.array([key in known for key in text_keys(rows)])
+    if path is not None:
+        train = Predictions.read(path)
+        if train.texts is None or rows.texts is None:
+            return is_training, FittingRows.of(train).share_among(rows)
+        known = set(text_keys(train.texts, train.text_pairs))
+        is_training = np.array([key in known for key in text_keys(rows.texts, rows.text_pairs)])
         return is_training, float(is_training.mean())
-    if train is not None:
-        return is_training, FittingRows.of(train).share_among(rows)
     sketch = read_card(model_dir).get(TRAINING_ROWS)
     try:
         return is_training, 0.0 if sketch is None else FittingRows.from_json(sketch).share_among(rows)
@@ -127,10 +143,18 @@ def _find_training_rows(rows: Predictions, model_dir: Path) -> tuple[np.ndarray,
         ) from error
 
 
-def text_keys(rows: Predictions) -> list[str]:
-    """The texts or pairs of predictions without differences in spaces and letter case."""
-    pairs = rows.text_pairs or [""] * rows.n_rows
-    return [text_key(text, pair) for text, pair in zip(rows.texts or [], pairs, strict=True)]
+def text_key(text: str, text_pair: str = "") -> str:
+    """A text or pair without differences in spaces and letter case.
+
+    >>> text_key("Fine  Film\\n") == text_key("fine film")
+    True
+    """
+    return "\0".join(" ".join(part.split()).casefold() for part in (text, text_pair))
+
+
+def text_keys(texts: Sequence[str], text_pairs: Sequence[str] | None) -> list[str]:
+    """The key of each text or pair."""
+    return list(map(text_key, texts, text_pairs or [""] * len(texts)))
 
 
 def distinct_rows(rows: Predictions) -> np.ndarray:
@@ -143,20 +167,14 @@ def distinct_rows(rows: Predictions) -> np.ndarray:
     >>> distinct_rows(p).tolist()
     [0, 1, 0]
     """
+    labels, none = rows.labels.tolist(), [""] * rows.n_rows
     if rows.texts is not None:
-        pairs = rows.text_pairs or [""] * rows.n_rows
-        keys: Any = list(zip(rows.texts, pairs, rows.labels.tolist(), strict=True))
+        keys: Any = zip(rows.texts, rows.text_pairs or none, labels, strict=True)
     else:
         values = np.ascontiguousarray(rows.probs if rows.logits is None else rows.logits, dtype=np.float32)
-        ids = rows.ids.tolist() if _is_coarse(rows) else [""] * rows.n_rows
-        keys = list(zip(map(bytes, values), rows.labels.tolist(), ids, strict=True))
+        keys = zip(map(bytes, values), labels, rows.ids.tolist() if _is_coarse(rows) else none, strict=True)
     numbers: dict[Any, int] = {}
     return np.array([numbers.setdefault(key, len(numbers)) for key in keys])
-
-
-def count_distinct(rows: Predictions) -> int:
-    """The number of rows with exact duplicates counted once."""
-    return int(distinct_rows(rows).max()) + 1
 
 
 def _is_coarse(rows: Predictions) -> bool:
@@ -170,3 +188,145 @@ def _is_coarse(rows: Predictions) -> bool:
     for k in [scale + step for scale in (100, 1000, 10_000) for step in range(-3, 4)] if rows.logits is None else []:
         is_coarse |= np.isclose(np.rint(k * values), k * values, rtol=0, atol=1e-6).all(axis=1)
     return bool(is_coarse.mean() > 0.5)
+
+
+class Sketch(NamedTuple):
+    """Hashes of the sampled rows that are unique in the sample, and what is needed to estimate chance matches."""
+
+    hashes: np.ndarray  # [N₁] uint32, sorted
+    n_sampled: int
+    n_pairs: int  # values that occur exactly twice in the sample
+
+    def share_found(self, hashes: np.ndarray) -> float:
+        """The share of the sampled rows that is among other rows, beyond chance; 0 if that is not significant."""
+        n_unique = len(self.hashes)
+        if not n_unique:
+            return 0.0
+        found = np.count_nonzero(np.isin(self.hashes, hashes))
+        per_pair = 2.0 * len(hashes) / (self.n_sampled * n_unique)
+        chance = 1.0 - np.exp(-(self.n_pairs + 0.5) * per_pair)
+        expected, slope = n_unique * chance, n_unique * (1.0 - chance) * per_pair
+        deviation = np.sqrt(expected * (1.0 - chance) + slope**2 * (self.n_pairs + 1) + 1.0)
+        if found <= expected + DEVIATIONS * deviation:
+            return 0.0
+        return float((found - expected) / (n_unique - expected))
+
+
+@dataclass(frozen=True)
+class FittingRows:
+    """What is stored about fitting or training rows: their number and sketches by representation.
+
+    >>> seen = FittingRows.of_texts([f"text {i}" for i in range(100)])
+    >>> p = Predictions([0] * 100, ("a", "b"), probs=[[0.5, 0.5]] * 100, texts=[f"Text  {i}" for i in range(50, 150)])
+    >>> round(seen.share_among(p), 1)
+    0.5
+    """
+
+    n_rows: int
+    sketches: dict[str, Sketch]
+
+    @classmethod
+    def of(cls, rows: Predictions) -> "FittingRows":
+        """The sketch of labelled predictions."""
+        arrays = cls.of_arrays(logits_in(rows), rows.labels)
+        texts = {} if rows.texts is None else cls.of_texts(rows.texts, rows.text_pairs).sketches
+        return cls(rows.n_rows, arrays.sketches | texts)
+
+    @classmethod
+    def of_arrays(cls, logits: np.ndarray, labels: np.ndarray) -> "FittingRows":
+        """The sketch of logits `[n, C]` and labels `[n]`."""
+        return cls._of_hashes(len(labels), _row_hashes(logits, labels, N_SAMPLED))
+
+    @classmethod
+    def of_texts(cls, texts: Sequence[str], text_pairs: Sequence[str] | None = None) -> "FittingRows":
+        """The sketch of texts or pairs of texts."""
+        return cls._of_hashes(len(texts), {"text": _text_hashes(texts, text_pairs, N_SAMPLED)})
+
+    @classmethod
+    def _of_hashes(cls, n_rows: int, hashes: dict[str, np.ndarray]) -> "FittingRows":
+        sketches = {}
+        for name, sampled in hashes.items():
+            values, counts = np.unique(sampled, return_counts=True)
+            sketches[name] = Sketch(values[counts == 1], len(sampled), int(np.count_nonzero(counts == 2)))
+        return cls(n_rows, sketches)
+
+    def share_among(self, rows: Predictions) -> float:
+        """The share of labelled rows that are fitting rows, estimated; 0 if there are none beyond chance."""
+        if "text" in self.sketches and rows.texts is not None:
+            hashes = {"text": _text_hashes(rows.texts, rows.text_pairs, N_CHECKED)}
+        else:
+            hashes = _row_hashes(logits_in(rows), rows.labels, N_CHECKED)
+        shares = [
+            self.sketches[name].share_found(found) * self.n_rows / len(found)
+            for name, found in hashes.items()
+            if name in self.sketches
+        ]
+        share = min(1.0, max(shares, default=0.0))
+        return round(share, 3) if share >= MIN_SHARE else 0.0
+
+    def to_json(self) -> dict[str, Any]:
+        sketches = {}
+        for name, (hashes, n_sampled, n_pairs) in self.sketches.items():
+            text = base64.b64encode(hashes.astype("<u4").tobytes()).decode("ascii")
+            sketches[name] = {"hashes": text, "n_sampled": n_sampled, "n_pairs": n_pairs}
+        return {"n_rows": self.n_rows, "sketches": sketches}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> "FittingRows":
+        sketches = {}
+        for name, part in value["sketches"].items():
+            hashes = np.frombuffer(base64.b64decode(part["hashes"]), dtype="<u4").astype(np.uint32)
+            sketches[str(name)] = Sketch(hashes, int(part["n_sampled"]), int(part["n_pairs"]))
+        return cls(int(value["n_rows"]), sketches)
+
+
+def _sample(n_rows: int, most: int) -> np.ndarray:
+    """Positions of a fixed random sample of at most this many rows."""
+    rng = np.random.default_rng(n_rows)
+    return np.arange(n_rows) if n_rows <= most else rng.choice(n_rows, most, replace=False, shuffle=False)
+
+
+def _text_hashes(texts: Sequence[str], pairs: Sequence[str] | None, most: int) -> np.ndarray:
+    index = _sample(len(texts), most)
+    keys = text_keys([texts[i] for i in index], [pairs[i] for i in index] if pairs else None)
+    digests = b"".join(hashlib.blake2b(key.encode(), digest_size=4).digest() for key in keys)
+    return np.frombuffer(digests, dtype="<u4").astype(np.uint32)
+
+
+def _row_hashes(logits: np.ndarray, labels: np.ndarray, most: int) -> dict[str, np.ndarray]:
+    """Hashes of a sample of rows, by representation."""
+    index = _sample(len(labels), most)
+    gaps, probs, best = _top_values(logits[index])
+    hashes = {f"probs {d}": _hash_columns(best, *_rounded(probs, d)) for d in _PROB_DECIMALS}
+    hashes |= {f"gaps {d}": _hash_columns(best, *_rounded(gaps, d)) for d in _GAP_DECIMALS}
+    starts = index[index <= len(labels) - RUN]
+    if len(starts):
+        rows = (starts[:, None] + np.arange(RUN)).ravel()
+        _, probs, best = _top_values(logits[rows])
+        single = _hash_columns(best, labels[rows], *_rounded(probs, 2)).reshape(-1, RUN)
+        hashes["run"] = _hash_columns(*single.T)
+    return hashes
+
+
+def _top_values(logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each row: gaps between the largest logit and the next two, the probabilities of the three, the best class."""
+    n_top = min(3, logits.shape[1])
+    z = np.asarray(logits, dtype=np.float64)
+    top, probs = (-np.sort(np.partition(-x, n_top - 1, axis=1)[:, :n_top], axis=1) for x in (z, softmax(z)))
+    with np.errstate(over="ignore"):
+        gaps = np.minimum(top[:, :1] - top[:, 1:], 1e6)
+    return gaps, probs, z.argmax(axis=1)
+
+
+def _rounded(values: np.ndarray, decimals: int) -> np.ndarray:
+    """Columns `[k, n]` of values `[n, k]` as whole numbers of the last decimal."""
+    return np.rint(values.T * 10.0**decimals).astype(np.int64)
+
+
+def _hash_columns(*columns: np.ndarray) -> np.ndarray:
+    """A 32-bit hash of each row of integer columns."""
+    hashes = np.full(len(columns[0]), 0x9E3779B97F4A7C15, dtype=np.uint64)
+    for column in columns:
+        hashes = (hashes ^ column.astype(np.int64).view(np.uint64)) * np.uint64(0xBF58476D1CE4E5B9)
+        hashes ^= hashes >> np.uint64(31)
+    return (hashes >> np.uint64(32)).astype(np.uint32)

@@ -2,21 +2,32 @@
 
 `calibrate_model` fits one on held-out predictions and stores it, as `ebmcal calibrate` does. `read_calibrator` is what
 everything that loads a model asks for.
+
+Folding divides weight and bias of the last layer by T, so that its logits are f(x)/T. T is also written into the header
+of the same safetensors file: weights and the record that they were divided are replaced in one step. Reading the record
+needs neither torch nor safetensors, folding needs both.
 """
 
+import json
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ebmcal.calibration.base import Calibrator
-from ebmcal.calibration.folding import fold_temperature, folded_temperature
 from ebmcal.calibration.layout import logits_in
 from ebmcal.calibration.leakage import check_held_out
 from ebmcal.calibration.registry import calibrator_from_json, make_calibrator
-from ebmcal.calibration.temperature import TemperatureGrid, TemperatureScaling
-from ebmcal.errors import EbmcalError, error_context
+from ebmcal.calibration.temperature import TemperatureScaling
+from ebmcal.errors import EbmcalError, error_context, require_extra
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import CARD_FILE, read_card, update_card
-from ebmcal.storage import PathLike, fingerprint, read_json
+from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
+
+#: In the header of a weights file: the temperature that the last layer was divided by.
+RECORD = "ebmcal_folded_temperature"
+# Names of the layer that computes the logits in transformers, most specific first; "model." or similar may precede.
+LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
+_WITHOUT_FOLD = "Without --fold the calibrator is stored next to the model and applied by ebmcal."
 
 
 @dataclass(frozen=True)
@@ -53,8 +64,7 @@ def calibrate_model(
     rows = read_held_out(predictions, model_dir, allow_mismatch=allow_mismatch, normalize=normalize)
     fitted = unfitted.fit_predictions(rows)
     folded = save_calibrator(model_dir, fitted, fold=fold)
-    before, after = nll_before_and_after(fitted, rows)
-    return CalibrationResult(fitted, rows.n_rows, before, after, folded)
+    return CalibrationResult(fitted, rows.n_rows, *nll_before_and_after(fitted, rows), folded)
 
 
 def nll_before_and_after(fitted: Calibrator, rows: Predictions) -> tuple[float, float]:
@@ -90,12 +100,6 @@ def calibrator_fingerprint(calibrator: Calibrator | None) -> str | None:
     return None if calibrator is None else fingerprint(calibrator.to_json())
 
 
-def _check_foldable(calibrator: Calibrator) -> TemperatureScaling | TemperatureGrid:
-    if not isinstance(calibrator, TemperatureScaling | TemperatureGrid):
-        raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
-    return calibrator
-
-
 def read_calibrator(model_dir: PathLike) -> Calibrator | None:
     """The calibrator to apply to the logits of a model, or None.
 
@@ -127,7 +131,12 @@ def read_held_out(
         raise EbmcalError(f"{where}: already calibrated. Predict again with --raw (calibrated=False).")
     with error_context(where):
         rows = rows.labelled()
-    _check_same_fold(rows, folder)
+    folded = folded_temperature(folder)
+    if rows.meta.get("folded_temperature") != folded:
+        raise EbmcalError(
+            f"The last layer of {folder} is divided by a temperature of {folded or 1:.4g}, but the predictions are not "
+            "of the model in that state; a temperature would be applied twice. Predict again with this model."
+        )
     return check_held_out(rows, folder, where=where, allow_mismatch=allow_mismatch)
 
 
@@ -150,11 +159,79 @@ def label_names(model_dir: Path) -> list[str] | None:
     return None if not names or names == [f"LABEL_{i}" for i in range(len(names))] else names
 
 
-def _check_same_fold(rows: Predictions, folder: Path) -> None:
-    """An error for predictions made before a temperature was folded into the model."""
-    folded = folded_temperature(folder)
-    if rows.meta.get("folded_temperature") != folded:
+def _check_foldable(calibrator: Calibrator) -> TemperatureScaling:
+    if not isinstance(calibrator, TemperatureScaling):
+        raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
+    return calibrator
+
+
+def folded_temperature(model_dir: PathLike) -> float | None:
+    """The temperature that `fold_temperature` divided the last layer by, or None."""
+    for path in _weight_files(model_dir):
+        record = _read_header(path).get("__metadata__", {}).get(RECORD)
+        if record is not None:
+            return float(record)
+    return None
+
+
+def fold_temperature(model_dir: PathLike, temperature: float, n_classes: int) -> list[str]:
+    """Divide the last layer by T; returns the names of the tensors that changed."""
+    earlier = folded_temperature(model_dir)
+    if earlier is not None:
         raise EbmcalError(
-            f"The last layer of {folder} is divided by a temperature of {folded or 1:.4g}, but the predictions are not "
-            "of the model in that state; a temperature would be applied twice. Predict again with this model."
+            f"A temperature of {earlier:.4g} is already folded into {model_dir}. Folding again would divide twice: "
+            "start from the original checkpoint."
         )
+    path, names = _find_last_layer(model_dir)
+    header = _read_header(path)
+    if header[names[0]]["shape"][0] != n_classes:
+        raise EbmcalError(
+            f"{names[0]} in {path} has shape {header[names[0]]['shape']}, but the calibrator was fitted on {n_classes} "
+            "classes. Fit it on predictions of this model."
+        )
+    require_extra("train", "torch", "safetensors")
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file, save_file
+
+    try:
+        tensors = load_file(path)
+    except SafetensorError as error:
+        raise EbmcalError(f"{path} is not a complete safetensors file ({error}). Save the model again.") from error
+    for name in names:  # in float64, rounded to nearest
+        tensors[name] = (tensors[name].double() / temperature).to(tensors[name].dtype)
+    metadata = {"format": "pt", **header.get("__metadata__", {}), RECORD: repr(float(temperature))}
+    with atomic_write(path) as temporary:
+        save_file(tensors, temporary, metadata=metadata)
+    return names
+
+
+def _weight_files(model_dir: PathLike) -> list[Path]:
+    return sorted(path for path in Path(model_dir).glob("*.safetensors") if path.name != "energy_head.safetensors")
+
+
+def _read_header(path: Path) -> dict[str, Any]:
+    """The JSON header of a safetensors file."""
+    try:
+        with path.open("rb") as handle:
+            length = int.from_bytes(handle.read(8), "little")
+            return dict(json.loads(handle.read(min(length, path.stat().st_size))))
+    except (OSError, ValueError, TypeError) as error:
+        raise EbmcalError(f"{path} is not a safetensors file ({error}). Copy or save the model again.") from error
+
+
+def _find_last_layer(model_dir: PathLike) -> tuple[Path, list[str]]:
+    """The file and the names of the weight and bias that compute the logits."""
+    paths = _weight_files(model_dir)
+    if not paths:
+        raise EbmcalError(
+            f"{model_dir} has no model.safetensors. Save the model with save_pretrained(directory). {_WITHOUT_FOLD}"
+        )
+    for path in paths:
+        header = _read_header(path)
+        for layer in LAST_LAYERS:
+            for name in header:
+                if f".{name}".endswith(f".{layer}.weight"):
+                    bias = f"{name.removesuffix('weight')}bias"
+                    return path, [name, bias] if bias in header else [name]
+    names = ", ".join(f"{name}.weight" for name in LAST_LAYERS)
+    raise EbmcalError(f"No last layer found in {model_dir}: no tensor is called {names}. {_WITHOUT_FOLD}")

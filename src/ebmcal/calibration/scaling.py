@@ -1,25 +1,35 @@
-"""Vector and matrix scaling: affine maps of the logits, held near temperature scaling by a penalty, fitted by L-BFGS.
+"""Parametric calibrators: vector and matrix scaling of the logits, and Platt and beta curves of each class's log-odds.
 
-With few rows, or a class that never occurs, the penalty makes them fall back to temperature scaling.
+Vector and matrix scaling are affine maps, held near temperature scaling by a penalty and fitted by L-BFGS. With few
+rows, or a class that never occurs, the penalty makes them fall back to temperature scaling.
+
+Platt and beta are logistic regressions on one or two features, fitted by Newton's method: the Hessian is 2 by 2 or 3 by
+3 and one step is one pass over the rows. The first steps run on groups of almost equal rows, after which one or two
+passes over all rows are enough: 5 to 30 times faster than scikit-learn's `LogisticRegression`. Targets are Platt's:
+(n+ + 1)/(n+ + 2) for the class and 1/(n- + 2) for the rest. They keep the fit finite when the rows are separable or
+the class never occurs.
 """
 
-import inspect
 import warnings
 from collections.abc import Callable
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
-from ebmcal.calibration.base import Calibrator, require_positive
+from ebmcal.calibration.base import Calibrator, OneVsRest, require_positive
 from ebmcal.calibration.layout import blocks, class_lines
 from ebmcal.calibration.temperature import fit_temperature
 from ebmcal.predictions.arrays import softmax
+
+N_GROUPS = 4096
+MAX_STEPS = 100
+MAX_HALVINGS = 30
 
 
 class PenalisedScaling(Calibrator):
     """A calibrator with a `penalty` that learns by `_minimise`, which sets `converged_`."""
 
-    title: ClassVar[str]
     penalty: float
     converged_: bool
 
@@ -31,7 +41,7 @@ class PenalisedScaling(Calibrator):
         return 100 * n_classes
 
     def _check_settings(self) -> None:
-        require_positive("penalty", self.penalty, inspect.signature(type(self)).parameters["penalty"].default)
+        require_positive("penalty", self.penalty)
 
     def _minimise(self, objective: Callable[..., Any], start: np.ndarray, arguments: Any, **limits: int) -> np.ndarray:
         from scipy.optimize import minimize
@@ -40,7 +50,9 @@ class PenalisedScaling(Calibrator):
         found = minimize(objective, start, arguments, jac=True, method="L-BFGS-B", options=options)
         self.converged_ = bool(found.success)
         if not self.converged_:
-            warnings.warn(f"{self.title} did not converge: {found.message}. Try a larger penalty.", stacklevel=5)
+            warnings.warn(
+                f"The {self.name} scaling did not converge: {found.message}. Use a larger penalty.", stacklevel=5
+            )
         return np.asarray(found.x)
 
 
@@ -58,7 +70,7 @@ class VectorScaling(PenalisedScaling):
     [1.0, 1.0, -2.0]
     """
 
-    name, title = "vector", "Vector scaling"
+    name = "vector"
     learned = ("scale_", "bias_", "converged_")
 
     def __init__(self, penalty: float = 0.1):
@@ -89,7 +101,7 @@ class MatrixScaling(PenalisedScaling):
     [False, False, True]
     """
 
-    name, title = "matrix", "Matrix scaling"
+    name = "matrix"
     learned = ("matrix_", "bias_", "temperature_", "converged_")
 
     def __init__(self, penalty: float = 1.0):
@@ -170,3 +182,166 @@ def _nll_and_gradient(
         p[labels, columns] -= 1.0  # dNLL/dscore = p - onehot
         gradient = gradient + by_parameter(block, p)
     return float(loss), gradient
+
+
+@dataclass(frozen=True)
+class PlattCurve:
+    """sigmoid(slope · odds + intercept)."""
+
+    slope: float
+    intercept: float
+
+    def __call__(self, odds: np.ndarray) -> np.ndarray:
+        return sigmoid(self.slope * odds + self.intercept)
+
+
+def fit_platt_curve(odds: np.ndarray, hits: np.ndarray) -> PlattCurve:
+    """The Platt curve of log-odds `[n]` and booleans `[n]`.
+
+    >>> fit_platt_curve(np.array([-1.0, 1.0]), np.array([False, True])).slope > 0
+    True
+    """
+    slope, intercept = fit_logistic(odds[None], smoothed_targets(hits))
+    return PlattCurve(float(slope), float(intercept))
+
+
+class Platt(OneVsRest):
+    """Platt scaling (1999): a slope and an intercept per class.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 2000)
+    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
+    >>> Platt().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
+    [[0.2, 0.8]]
+    """
+
+    name = "platt"
+    curve = PlattCurve
+    rows_per_class = 100
+
+    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> PlattCurve:
+        return fit_platt_curve(odds, hits)
+
+
+@dataclass(frozen=True)
+class BetaCurve:
+    """sigmoid(a · log p - b · log(1 - p) + c) with p = sigmoid(odds)."""
+
+    a: float
+    b: float
+    c: float
+
+    def __call__(self, odds: np.ndarray) -> np.ndarray:
+        return sigmoid(self.a * _log_sigmoid(odds) - self.b * _log_sigmoid(-odds) + self.c)
+
+
+def fit_beta_curve(odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
+    """The beta curve of log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
+    features, targets = np.stack([_log_sigmoid(odds), -_log_sigmoid(-odds)]), smoothed_targets(hits)
+    used, weights = [0, 1], fit_logistic(features, targets)
+    while weights[:-1].min(initial=0.0) < 0:
+        used.pop(int(weights[:-1].argmin()))
+        weights = fit_logistic(features[used], targets)
+    ab = np.zeros(2)
+    ab[used] = weights[:-1]
+    return BetaCurve(float(ab[0]), float(ab[1]), float(weights[-1]))
+
+
+class Beta(OneVsRest):
+    """Beta calibration (Kull et al. 2017): the two ends of the probability scale are stretched separately.
+
+    Correct when probabilities are beta-distributed in each class; a = b = 1, c = 0 is the identity.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 2000)
+    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
+    >>> Beta().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
+    [[0.2, 0.8]]
+    """
+
+    name = "beta"
+    curve = BetaCurve
+    rows_per_class = 150
+
+    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
+        return fit_beta_curve(odds, hits)
+
+
+def _log_sigmoid(x: np.ndarray) -> np.ndarray:
+    """log sigmoid(x) without overflow: -log(1 + exp(-x))."""
+    return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
+
+
+def smoothed_targets(hits: np.ndarray) -> np.ndarray:
+    """Platt's targets `[n]` of booleans `[n]`.
+
+    >>> smoothed_targets(np.array([True, False, False])).tolist()
+    [0.6666666666666666, 0.25, 0.25]
+    """
+    n_hits = int(np.count_nonzero(hits))
+    return np.where(hits, (n_hits + 1.0) / (n_hits + 2.0), 1.0 / (hits.size - n_hits + 2.0))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1/(1 + exp(-x)), with x clipped to ±700, where it is 0 or 1 to 1e-304.
+
+    >>> sigmoid(np.array([-1000.0, 0.0, 1000.0])).round(9).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
+
+
+def fit_logistic(features: np.ndarray, targets: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
+    """Weights `[d + 1]`, intercept last, minimising the cross-entropy of sigmoid(w · x + b) with targets in (0, 1).
+
+    `features` is `[d, n]`; they are scaled to unit range first, so that saturated log-odds cost no precision.
+    Newton's error is squared at each step: stopping after a step of `tolerance` leaves an error of about its square.
+
+    >>> x = np.array([[-2.0, -1.0, 1.0, 2.0]])
+    >>> fit_logistic(x, 1 / (1 + np.exp(-3 * x[0] - 1))).round(6).tolist()
+    [3.0, 1.0]
+    """
+    scale, n = np.maximum(np.abs(features).max(axis=1), np.finfo(np.float64).tiny), len(targets)
+    x = np.vstack([features / scale[:, None], np.ones(n)])
+    weights = np.zeros(len(x))
+    if n > 4 * N_GROUPS:  # first on means over rows with almost the same first feature
+        group = ((x[0] + 1.0) * (N_GROUPS / 2)).astype(np.intp)
+        counts = np.bincount(group)
+        filled = np.flatnonzero(counts)
+        means = np.stack([np.bincount(group, line)[filled] / counts[filled] for line in (*x, targets)])
+        weights = _newton(means[:-1], means[-1], counts[filled] / n, weights, tolerance)
+    return _newton(x, targets, np.full(n, 1.0 / n), weights, tolerance) / np.append(scale, 1.0)
+
+
+def _newton(
+    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Newton's method for features `[d + 1, n]` and weights of rows `[n]` that sum to one; the loss is convex."""
+    gradient, hessian = _derivatives(x, targets, shares, weights)
+    for _ in range(MAX_STEPS):
+        # The ridge, far below rounding of a healthy Hessian, fixes directions that the rows do not determine.
+        ridge = 1e-13 * np.trace(hessian) + np.finfo(np.float64).tiny
+        step = np.linalg.solve(hessian + ridge * np.eye(len(hessian)), -gradient)
+        if np.abs(step).max() <= tolerance * (1.0 + np.abs(weights).max()):
+            return weights + step
+        downhill = -gradient @ step
+        for _ in range(MAX_HALVINGS):  # until the slope at its end is not steeper upwards than it was downwards
+            gradient, hessian = _derivatives(x, targets, shares, weights + step)
+            if gradient @ step <= 0.9 * downhill:
+                break
+            step, downhill = step / 2, downhill / 2
+        weights = weights + step
+    return weights
+
+
+def _derivatives(
+    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, width: int = 4096
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient `[d + 1]` and Hessian `[d + 1, d + 1]` of the mean cross-entropy, in parts that fit the cache."""
+    gradient, hessian = np.zeros(len(weights)), np.zeros((len(weights), len(weights)))
+    for start in range(0, len(targets), width):
+        part = slice(start, start + width)
+        p = sigmoid(weights @ x[:, part])
+        gradient += x[:, part] @ ((p - targets[part]) * shares[part])
+        hessian += (x[:, part] * (p * (1.0 - p) * shares[part])) @ x[:, part].T
+    return gradient, hessian

@@ -36,8 +36,7 @@ class TemperatureScaling(Calibrator):
     """
 
     name = "temperature"
-    learned = ("temperature_", "converged_")
-    ranges: ClassVar = {"temperature_": (1 / MAX_SCALE, MAX_SCALE)}
+    learned: ClassVar[tuple[str, ...]] = ("temperature_", "converged_")
 
     @property
     def note(self) -> str:
@@ -49,13 +48,22 @@ class TemperatureScaling(Calibrator):
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         self.temperature_, self.converged_ = fit_temperature(logits, y)
         if not self.converged_:
-            warnings.warn(_explain_bound(self.temperature_), stacklevel=4)
+            reason = (
+                "(almost) all fitting rows are predicted correctly, so more confidence always helps"
+                if self.temperature_ < 1
+                else "the logits are uninformative about these labels, so less confidence always helps"
+            )
+            warnings.warn(
+                f"The temperature did not converge: T = {self.temperature_:.4g}, because {reason}. "
+                "Fit on more rows, on rows the model was not trained on, and check the order of the labels.",
+                stacklevel=4,
+            )
 
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self.temperature_)
 
 
-class TemperatureGrid(Calibrator):
+class TemperatureGrid(TemperatureScaling):
     """The temperature of `AUTHORS_GRID` with the smallest top-label ECE in equal-width bins; of a tie the first.
 
     This is what the authors' scripts call temperature scaling. Learned: `temperature_`.
@@ -68,14 +76,10 @@ class TemperatureGrid(Calibrator):
 
     name = "temperature-grid"
     learned = ("temperature_",)
-    ranges: ClassVar = {"temperature_": (AUTHORS_GRID[0], AUTHORS_GRID[-1])}
+    converged_ = True
 
     def __init__(self, n_bins: int = 20):
         self.n_bins = n_bins
-
-    @property
-    def note(self) -> str:
-        return f"T = {self.temperature_:.4g}"
 
     def min_rows(self, n_classes: int) -> int:
         return 200
@@ -88,9 +92,6 @@ class TemperatureGrid(Calibrator):
 
         errors = [ece_top_label(y, logits=logits / t, n_bins=self.n_bins) for t in AUTHORS_GRID]
         self.temperature_ = AUTHORS_GRID[int(np.argmin(errors))]
-
-    def _predict(self, logits: np.ndarray) -> np.ndarray:
-        return softmax(logits / self.temperature_)
 
 
 class EnsembleTemperature(Calibrator):
@@ -107,7 +108,6 @@ class EnsembleTemperature(Calibrator):
 
     name = "ensemble-temperature"
     learned = ("temperature_", "weights_")
-    ranges: ClassVar = {"temperature_": (1 / MAX_SCALE, MAX_SCALE), "weights_": (0.0, 1.0)}
 
     @property
     def note(self) -> str:
@@ -154,18 +154,6 @@ def fit_mixture_weights(likelihoods: np.ndarray) -> np.ndarray:
     return found.x / found.x.sum()
 
 
-def _explain_bound(temperature: float) -> str:
-    reason = (
-        "(almost) all fitting rows are predicted correctly, so more confidence always helps"
-        if temperature < 1
-        else "the logits are uninformative about these labels, so less confidence always helps"
-    )
-    return (
-        f"The temperature did not converge: T = {temperature:.4g}, because {reason}. "
-        "Fit on more rows, on rows the model was not trained on, and check the order of the labels."
-    )
-
-
 def fit_temperature(logits: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
     """T that minimises the mean NLL, and whether it lies inside the bounds."""
     z = class_lines(logits)
@@ -174,10 +162,8 @@ def fit_temperature(logits: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
         return 1.0, True  # every row is flat: all T are equally good
     if not target.any():
         return 1.0 / MAX_SCALE, False  # every row is predicted correctly: the lower T, the better
-    b = 1.0
-    # A sample first: its passes are nearly free and leave two or three over all rows.
-    stride = len(y) // SAMPLE_ROWS
-    if stride > 1 and target[::stride].any():
+    b, stride = 1.0, len(y) // SAMPLE_ROWS
+    if stride > 1 and target[::stride].any():  # a sample first: its passes are nearly free and leave two or three
         b, _ = _solve(np.ascontiguousarray(z[:, ::stride]), target[::stride].mean(), b, 1e-4)
     b, converged = _solve(z, target.mean(), b, 1e-6)
     return float(1.0 / b), converged
@@ -191,23 +177,17 @@ def _solve(z: np.ndarray, target: float, b: float, tolerance: float) -> tuple[fl
         if (b >= MAX_SCALE and mean <= target) or (b <= 1.0 / MAX_SCALE and mean >= target):
             return b, False
         low, high = (low, b) if mean > target else (b, high)
-        new = _next_point(b, mean, variance, target, low, high)
+        new = middle = float(np.sqrt(low * high))
+        if variance > 0 and mean < 0:  # on log(mean / target): where rows are nearly separable, mean ~ exp(-b·gap)
+            new = b - mean / variance * np.log(mean / target)
+        if new >= high == MAX_SCALE or new <= low == 1.0 / MAX_SCALE:
+            new = min(max(new, low), high)  # a bound itself is tried before anything near it
+        elif not low < new < high:
+            new = middle
         if abs(new - b) <= tolerance * b:
             return new, True
         b = new
     return b, False
-
-
-def _next_point(b: float, mean: float, variance: float, target: float, low: float, high: float) -> float:
-    """Newton's step on log(mean / target): where rows are nearly separable the mean decays as exp(-b·gap)."""
-    if variance > 0 and mean < 0:
-        new = b - mean / variance * np.log(mean / target)
-        if low < new < high:
-            return new
-        # A bound itself is tried before anything near it.
-        if new >= high == MAX_SCALE or new <= low == 1.0 / MAX_SCALE:
-            return min(max(new, low), high)
-    return float(np.sqrt(low * high))
 
 
 def _moments(z: np.ndarray, b: float) -> tuple[float, float]:
