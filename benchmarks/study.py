@@ -10,6 +10,7 @@ calibration rows, which settings are chosen by), and the test predictions of eve
 
 import argparse
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -70,7 +71,8 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     )  # fmt: skip
     for key, path in shift.items():
         for trial in run.trials:
-            predict_shift(run, trial, key, options.data / path, SHIFT_LABELS.get(entry["task"]))
+            labels = SHIFT_LABELS.get(entry["task"])
+            predict_shift(run, trial, key, options.data / path, labels, spec.get("max_shift_rows"))
     return True
 
 
@@ -94,12 +96,15 @@ def read_ood(data: Path, source: dict[str, Any] | str) -> Any:
     return {"text": table.loc[table["part"].isin(source["part"]), "text"].tolist()}
 
 
-def predict_shift(run: ebmcal.Run, trial: Trial, name: str, path: Path, labels: dict[str, str] | None) -> None:
-    """Predictions on labelled texts of another domain, without refitting anything."""
+def predict_shift(
+    run: ebmcal.Run, trial: Trial, name: str, path: Path, labels: dict[str, str] | None, max_rows: int | None
+) -> None:
+    """Predictions on labelled texts of another domain, without refitting anything; on a sample of them if too many."""
     target = run.directory.trial(trial) / f"shift_{name}.predictions"
     if target.exists():
         return
     table = pd.read_csv(path, dtype=str, keep_default_na=False)
+    table = table.sample(max_rows, random_state=0) if max_rows and max_rows < len(table) else table
     if labels:
         table["label"] = table["label"].map(labels)
     pair = "sentence2" if "sentence2" in table else None
@@ -126,6 +131,7 @@ def gather(options: Any) -> None:
     """Collect the results of all finished runs into the study's tables."""
     frames: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     target = options.study.parent
+    keep = yaml.safe_load(options.study.read_text()).get("keep_predictions", True)
     for path in sorted(options.runs.glob("*/results.json")):
         run = ebmcal.open_run(path.parent)
         about = {"task": path.parent.name, "encoder": run.document["encoder"], "n_train": n_train(run)}
@@ -144,7 +150,7 @@ def gather(options: Any) -> None:
         }
         for name, frame in found.items():
             frames[name].append(frame.assign(**about))
-        for trial in run.trials:
+        for trial in run.trials if keep else []:
             keep_predictions(run.directory, trial, target / "predictions" / path.parent.name)
     for name, parts in frames.items():
         filled = [part for part in parts if len(part)]
@@ -153,6 +159,7 @@ def gather(options: Any) -> None:
             table.to_csv(target / f"{name}.csv", index=False, float_format="%.6g")
 
 
+@warnings.catch_warnings()
 def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
     """What settings are chosen by: results on the calibration rows, with a temperature from the other half of them."""
     row: dict[str, Any] = {"model": trial.name, **trial_columns(trial.name)}
@@ -160,6 +167,7 @@ def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
     if "calibration" not in splits:
         return row
     p = run.predictions(trial.method, "calibration", trial.seed)
+    warnings.simplefilter("ignore")  # few rows, and temperatures at their bound, show in the table
     classes = np.arange(len(p.label_names))
     folded = np.empty_like(p.probs)
     half = np.arange(len(p)) % 2

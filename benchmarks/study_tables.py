@@ -113,7 +113,7 @@ def headline() -> str:
 
 def paper() -> str:
     """The paper's layout: performance / class-wise ECE, ours and in brackets the paper's."""
-    from ebmcal.reports.tables.published import PUBLISHED
+    from ebmcal.reports.tables import PUBLISHED
 
     cells = Cells("study")
     tasks = [t for t in cells.tasks("baseline") if TASKS[t][1]]
