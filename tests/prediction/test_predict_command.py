@@ -44,8 +44,8 @@ def test_decisions_are_written(suffix, table, ruled):
     decisions = model.abstention_rule.apply(expected)
     assert [row["decision"] == "answer" for row in rows] == decisions.answered.tolist()
     assert [row["reason"] or "" for row in rows] == decisions.reason
-    assert [str(row["ood"]).lower() for row in rows] == [str(x).lower() for x in decisions.is_ood]
-    np.testing.assert_allclose([float(row["ood_p"]) for row in rows], decisions.p_values)
+    assert [str(row["is_ood"]).lower() for row in rows] == [str(x).lower() for x in decisions.is_ood]
+    np.testing.assert_allclose([float(row["ood_p_value"]) for row in rows], decisions.p_values)
     sets = [json.loads(row["label_set"]) if suffix == ".csv" else row["label_set"] for row in rows]
     assert [tuple(labels) for labels in sets] == decisions.label_sets
     assert done.n_abstained == (~decisions.answered).sum() > 0

@@ -125,7 +125,7 @@ def test_the_ood_score_is_shown_by_its_name(tmp_path):
     texts = [SENTENCES[scores.argmin()], SENTENCES[scores.argmax()]]
     with running(create_app({"m": model}, extend=add_ui)) as app:
         found = [explain(app, text=text).json()["models"][0] for text in texts]
-    assert [one["ood"] for one in found] == [False, True]
+    assert [one["is_ood"] for one in found] == [False, True]
     assert {one["ood_score_name"] for one in found} == {"the distance to the nearest training texts"}
     assert [one["ood_score"] for one in found] == pytest.approx([scores.min(), scores.max()], abs=1e-4)
     assert found[0]["explanation"].startswith("not out-of-distribution (p = ")

@@ -24,9 +24,6 @@ if TYPE_CHECKING:
 #: Names that readers of prediction files understand; a user's column with such a name becomes `input_…`.
 RESERVED_PREFIXES = ("prob_", "logit_", "distance_", "human_")
 
-#: Columns of decisions are named as in the answers and the log of the server.
-_SERVED_NAMES = {"is_ood": "ood", "ood_p_value": "ood_p"}
-
 _STRINGS = ("predicted", "decision", "reason", "error", "label", "other")
 
 
@@ -162,7 +159,7 @@ class ChunkPredictor:
         counts = {
             "rows": len(rows), "errors": len(errors),
             "abstained": sum(row.get("decision") == "abstain" for row in places),
-            "ood": sum(row.get("ood") is True for row in places),
+            "ood": sum(row.get("is_ood") is True for row in places),
         }  # fmt: skip
         return OutputChunk(chunk.number, chunk.hash, rows, counts, errors[0] if errors else None)
 
@@ -197,5 +194,4 @@ def result_columns(
     found |= {f"distance_{name}": values for name, values in (predictions.distances or {}).items()}
     found |= {} if disagreement is None else {"disagreement": disagreement}
     columns = {name: values.tolist() for name, values in found.items()}
-    decisions = {} if rule is None else rule.apply(predictions).columns()
-    return columns | {_SERVED_NAMES.get(name, name): values for name, values in decisions.items()}
+    return columns | ({} if rule is None else rule.apply(predictions).columns())

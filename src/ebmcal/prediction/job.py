@@ -72,8 +72,9 @@ def predict_file(
     The output (CSV, JSONL or Parquet; standard output if None) has the user's columns, then `predicted`, a probability
     per class, `confidence` and `energy`, and with an abstention rule (default: the model's) `decision`, `reason`,
     `is_ood`, `ood_p_value` and `label_set`. Rows that cannot be read keep their place, with the reason in `error`;
-    `strict` stops at the first. Without column names, those that the model was trained on are read. An interrupted job continues
-    when it is called again; `engine="ray"` distributes it over `workers` one-thread processes, with the same result.
+    `strict` stops at the first. Without column names, those that the model was trained on are read. An interrupted job
+    continues when it is called again; `engine="ray"` distributes it over `workers` one-thread processes, with the same
+    result.
 
         predict_file(ebmcal.load("model"), "new.csv", "predicted.csv")
     """

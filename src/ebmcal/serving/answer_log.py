@@ -27,7 +27,7 @@ log = logging.getLogger("ebmcal.serving")
 MAX_WAITING = 16_000_000
 
 #: Fields of an answer that are logged, if they are not null, besides label and probabilities.
-FIELDS = ("energy", "decision", "ood", "ood_p")
+FIELDS = ("energy", "decision", "is_ood", "ood_p_value")
 
 
 def check_log(path: Path) -> None:

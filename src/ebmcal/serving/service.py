@@ -30,7 +30,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
 TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
 #: Fields of an answer that come from the abstention rule.
-DECISION_FIELDS = ("decision", "reason", "score", "ood", "ood_score", "ood_p", "label_set")
+DECISION_FIELDS = ("decision", "reason", "score", "is_ood", "ood_score", "ood_p_value", "label_set")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class Engine:
         }
         if self.rule is not None:
             found = self.rule.apply(predictions)
-            arrays = {"score": found.score, "ood": found.is_ood, "ood_score": found.ood_score, "ood_p": found.p_values}
+            arrays = {"score": found.score, "ood_score": found.ood_score}
             columns |= {name: values.tolist() for name, values in arrays.items() if values is not None}
             columns |= {name: values for name, values in found.columns().items() if name in DECISION_FIELDS}
         return columns
@@ -173,7 +173,7 @@ class ServerMetrics:
             if isinstance(answer, dict):
                 self._predicted.labels(model, answer["label"]).inc()
                 self._abstained.labels(model).inc(answer["decision"] == "abstain")
-                self._ood.labels(model).inc(bool(answer["ood"]))
+                self._ood.labels(model).inc(bool(answer["is_ood"]))
 
     def add_log_rows(self, outcome: str, n_rows: int) -> None:
         """Count rows of the answer log, "written" or "dropped"."""

@@ -148,7 +148,7 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
         name, threshold = SCORE_NAMES[rule.score.name], rule.guarantee.threshold
         reasons.append(f"{name} is {answer['score']:.4g}, at least {threshold:.4g}")
     if rule.ood is not None and not rule.answer_ood:
-        reasons.append(f"not out-of-distribution (p = {answer['ood_p']:.2g}, above {rule.ood.rate:g})")
+        reasons.append(f"not out-of-distribution (p = {answer['ood_p_value']:.2g}, above {rule.ood.rate:g})")
     return "; ".join(reasons) or "the rule answers every text"
 
 

@@ -141,10 +141,10 @@ function decision(model) {
 
 function energy(model) {
   const nodes = [];
-  if (model.ood !== null) {
-    const verdict = (model.ood ? "Out-of-distribution" : "Not out-of-distribution") + ": " + model.ood_score_name + " is " +
-      short(model.ood_score) + "; " + percent(model.ood_p) + " of the calibration texts have one at least as high (p-value).";
-    nodes.push(make("p", verdict, { class: "verdict" + (model.ood ? " abstain" : "") }));
+  if (model.is_ood !== null) {
+    const verdict = (model.is_ood ? "Out-of-distribution" : "Not out-of-distribution") + ": " + model.ood_score_name + " is " +
+      short(model.ood_score) + "; " + percent(model.ood_p_value) + " of the calibration texts have one at least as high (p-value).";
+    nodes.push(make("p", verdict, { class: "verdict" + (model.is_ood ? " abstain" : "") }));
   }
   const trained = about.is_energy_trained ? "" : " This model was not trained with noise, so the energy is only a weak indicator.";
   nodes.push(make("p", "Energy " + short(model.energy) + "; low = like the training data." + trained));
