@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -262,3 +263,18 @@ def test_rows_of_one_class_are_refused(model_dir, calibrated_rows):
     for allow_mismatch in (True, False):
         with pytest.raises(EbmcalError, match="all labels are 'c'"):
             check_held_out(rows, model_dir, allow_mismatch=allow_mismatch)
+
+
+def test_a_model_is_calibrated_without_its_few_training_rows(model_dir, calibrated_rows):
+    pytest.importorskip("torch", reason="a Model needs torch")
+    from ebmcal.model import Model
+
+    write_training_rows(model_dir, predictions(*calibrated_rows(1000, 3), texts=texts(0, 1000)))
+    rows = predictions(*calibrated_rows(500, 3, seed=1), texts=texts(970, 1470))
+    model = Model(model_dir, SimpleNamespace(label_names=("a", "b", "c")), {})
+    with pytest.warns(LeakageWarning, match="30 of 500 rows have training texts of the model; they are left out"):
+        fitted = model.calibrate(rows).calibrator
+    assert fitted.n_rows_ == 470
+    assert fitted.temperature_ == TemperatureScaling().fit(rows.logits[30:], rows.labels[30:]).temperature_
+    with pytest.raises(EbmcalError, match="rows are training rows of the model"):
+        model.calibrate(rows.replace(texts=texts(900, 1400)))

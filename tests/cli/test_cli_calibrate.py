@@ -137,6 +137,16 @@ def test_training_texts_given_as_a_csv_are_refused(tmp_path, run):
     assert read_calibrator(folder) is None
 
 
+def test_a_run_directory_stands_for_its_recommended_model(tmp_path, held_out, run):
+    directory = RunDir(tmp_path / "run")
+    folder = write_model(directory.model(Trial("hidden", 2)))
+    directory.config.write_text("{}")
+    assert "has no recommended model yet" in run(directory.root, "--predictions", held_out, code=1)
+    directory.results.write_text(json.dumps({"recommended": {"trial": "hidden-seed2"}}))
+    assert f"Stored in {folder}" in run(directory.root, "--predictions", held_out)
+    assert read_calibrator(folder) is not None
+
+
 def test_rows_of_one_class_are_refused(model_dir, tmp_path, run):
     same = rows()
     path = written(same.rows(same.labels == 2), tmp_path / "one.csv")

@@ -20,7 +20,7 @@ from ebmcal.calibration.registry import calibrator_from_json, make_calibrator
 from ebmcal.calibration.temperature import TemperatureScaling
 from ebmcal.errors import EbmcalError, error_context, require_extra
 from ebmcal.predictions import Predictions
-from ebmcal.run_dir import CARD_FILE, read_card, update_card
+from ebmcal.run_dir import CARD_FILE, read_card, recommended_model, update_card
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
 
 #: In the header of a weights file: the temperature that the last layer was divided by.
@@ -110,12 +110,14 @@ def read_calibrator(model_dir: PathLike) -> Calibrator | None:
 
 
 def check_model_dir(model_dir: PathLike) -> Path:
-    """The directory; an error unless it contains a model."""
+    """The directory of a model, or of the recommended model of a run; an error unless it contains a model."""
     folder = Path(model_dir)
+    if (folder / "config.yaml").is_file():
+        folder = recommended_model(folder)
     if not (folder / "config.json").is_file():
         raise EbmcalError(
             f"{folder} is not a model directory: it has no config.json. Pass the directory that save_pretrained wrote; "
-            "in a run it is trials/<method>-seed<N>/model."
+            "or a run directory."
         )
     return folder
 

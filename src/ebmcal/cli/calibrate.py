@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: Annotated[
-        Path | None, typer.Argument(help="Model directory, which stores the calibrator. None: any prediction files.")
+        Path | None, typer.Argument(help="Model or run directory, which stores the calibrator. None: any files.")
     ] = None,
     predictions: Annotated[
         Path | None, typer.Option(help="Predictions for labelled rows the model was not trained on.")
@@ -39,14 +39,16 @@ def calibrate(
     label_column: Annotated[str, typer.Option(help="Label column of --data.")] = "label",
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
-    from ebmcal.calibration import apply_to_file
+    from ebmcal.calibration import apply_to_file, load_calibrator
+    from ebmcal.calibration.persistence import check_model_dir
 
     _check_options(model, predictions, data, fold, save, load, apply, output)
     if load is not None:
-        fitted = _load(load)
+        fitted = load_calibrator(load)
     elif model is None:
         fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
     else:
+        model = check_model_dir(model)
         rows = predictions if data is None else predict_raw(model, data, label_column)
         fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
     if save is not None:
@@ -78,12 +80,6 @@ def _check_options(
             check_writable(path, option)
 
 
-def _load(path: Path) -> "Calibrator":
-    from ebmcal.calibration import load_calibrator
-
-    return load_calibrator(path)
-
-
 def _fit_files(name: str, path: Path | None, allow_mismatch: bool, normalize: bool) -> "Calibrator":
     from ebmcal.calibration import fit_on_file, make_calibrator
     from ebmcal.calibration.persistence import nll_before_and_after
@@ -99,6 +95,7 @@ def _fit_model(
     model: Path, rows: "Predictions | Path | None", name: str, fold: bool, allow_mismatch: bool, normalize: bool
 ) -> "Calibrator":
     from ebmcal.calibration import calibrate_model
+    from ebmcal.reports.model_card import write_model_card
     from ebmcal.run_dir import CARD_FILE, read_card
 
     assert rows is not None  # checked by _check_options
@@ -117,23 +114,17 @@ def _fit_model(
         typer.echo(f"Stored in {model / CARD_FILE}; ebmcal applies it whenever it loads this model.")
     if "abstention" in before and "abstention" not in read_card(model):
         typer.echo(f"Removed the abstention rule, which needs the old calibrator. Fit it again: ebmcal abstain {model}")
-    _update_model_card(model)
+    if (model / "README.md").exists():
+        try:
+            write_model_card(model)
+        except EbmcalError as error:  # the calibrator is already stored
+            typer.echo(f"Note: README.md of the model was not updated. {error}", err=True)
     return done.calibrator
 
 
 def _print_fit(fitted: "Calibrator", n_rows: int, before: float, after: float) -> None:
     note = f" ({fitted.note})" if fitted.note else ""
     typer.echo(f"{fitted.name}{note} fitted on {n_rows:,} rows: NLL {before:.4f} → {after:.4f} on these rows.")
-
-
-def _update_model_card(model: Path) -> None:
-    from ebmcal.reports.model_card import write_model_card
-
-    if (model / "README.md").exists():
-        try:
-            write_model_card(model)
-        except EbmcalError as error:  # the calibrator is already stored
-            typer.echo(f"Note: README.md of the model was not updated. {error}", err=True)
 
 
 def predict_raw(model: Path, data: Path, label_column: str) -> "Predictions":
