@@ -71,6 +71,13 @@ def test_scores_of_sklearn():
     assert metrics.brier(LABELS, probs=PROBS) == pytest.approx(theirs)
 
 
+def test_scores_on_errors_of_sklearn():
+    balanced = np.where(CORRECT, 1 / CORRECT.sum(), 1 / (~CORRECT).sum())
+    theirs = sklearn.metrics.brier_score_loss(CORRECT, CONFIDENCE, sample_weight=balanced)
+    assert metrics.balanced_brier(LABELS, probs=PROBS) == pytest.approx(theirs)
+    assert metrics.confidence_on_errors(LABELS, probs=PROBS) == pytest.approx(CONFIDENCE[~CORRECT].mean())
+
+
 @pytest.mark.parametrize("digits", [12, 1])  # with one digit there are many ties
 def test_error_ranking_of_sklearn(digits):
     scores = CONFIDENCE.round(digits)

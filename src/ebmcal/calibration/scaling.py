@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.calibration.base import Calibrator, OneVsRest, require_positive
-from ebmcal.calibration.layout import blocks, class_lines
+from ebmcal.calibration.layout import class_lines
 from ebmcal.calibration.temperature import fit_temperature
 from ebmcal.predictions.arrays import softmax
 
@@ -133,55 +133,30 @@ def _centred(logits: np.ndarray) -> np.ndarray:
 def vector_objective(theta: np.ndarray, z: np.ndarray, y: np.ndarray, penalty: float) -> tuple[float, np.ndarray]:
     """Penalised NLL per row and its gradient; theta is the C scales, then the C biases, `z` is `[C, n]`."""
     n_classes, n = z.shape
-    scale, bias = theta[:n_classes, None], theta[n_classes:, None]
-    loss, gradient = _nll_and_gradient(
-        z,
-        y,
-        lambda block: scale * block + bias,
-        lambda block, error: np.concatenate([(error * block).sum(axis=1), error.sum(axis=1)]),
-    )
+    loss, error = _nll(theta[:n_classes, None] * z + theta[n_classes:, None], y)
     away = theta - np.repeat([1.0, 0.0], n_classes)
-    return (loss + penalty / 2 * away @ away) / n, (gradient + penalty * away) / n
+    gradient = np.concatenate([(error * z).sum(axis=1), error.sum(axis=1)])
+    return loss + penalty / 2 * away @ away / n, gradient + penalty * away / n
 
 
 def matrix_objective(theta: np.ndarray, z: np.ndarray, y: np.ndarray, prices: np.ndarray) -> tuple[float, np.ndarray]:
     """Penalised mean NLL and its gradient; theta is Δ and b side by side `[C, C + 1]`, `z` is `[C, n]`."""
-    c, n = z.shape
-    delta = theta.reshape(c, c + 1)
-    loss, gradient = _nll_and_gradient(
-        z,
-        y,
-        lambda block: block + delta[:, :c] @ block + delta[:, c:],
-        lambda block, error: np.hstack([error @ block.T, error.sum(axis=1, keepdims=True)]),
-    )
-    return loss / n + (prices * delta**2).sum(), (gradient / n + 2 * prices * delta).ravel()
+    delta = theta.reshape(prices.shape)
+    loss, error = _nll(z + delta[:, :-1] @ z + delta[:, -1:], y)
+    gradient = np.hstack([error @ z.T, error.sum(axis=1, keepdims=True)])
+    return loss + (prices * delta**2).sum(), (gradient + 2 * prices * delta).ravel()
 
 
-def _nll_and_gradient(
-    z: np.ndarray,
-    y: np.ndarray,
-    scores: Callable[[np.ndarray], np.ndarray],
-    by_parameter: Callable[[np.ndarray, np.ndarray], np.ndarray],
-) -> tuple[float, np.ndarray]:
-    """NLL of softmax(scores(z)), summed over the columns of `z` `[C, n]`, and its gradient in the parameters.
-
-    `by_parameter` maps a block of `z` and dNLL/dscores there, both `[C, m]`, to the gradient of that block.
-    """
-    loss, gradient, start = 0.0, np.zeros(()), 0
-    for block in blocks(z):
-        columns = np.arange(block.shape[1])
-        labels = y[start : start + len(columns)]
-        start += len(columns)
-        p = scores(block)
-        p -= p.max(axis=0)
-        target = p[labels, columns]
-        np.exp(p, out=p)
-        total = p.sum(axis=0)
-        loss += (np.log(total) - target).sum()
-        p /= total
-        p[labels, columns] -= 1.0  # dNLL/dscore = p - onehot
-        gradient = gradient + by_parameter(block, p)
-    return float(loss), gradient
+def _nll(scores: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
+    """Mean NLL of the softmax over the classes of scores `[C, n]`, and its derivative in them: (p - onehot) / n."""
+    columns = np.arange(len(y))
+    scores = scores - scores.max(axis=0)
+    p = np.exp(scores)
+    total = p.sum(axis=0)
+    loss = float((np.log(total) - scores[y, columns]).mean())
+    p /= total
+    p[y, columns] -= 1.0
+    return loss, p / len(y)
 
 
 @dataclass(frozen=True)
@@ -232,12 +207,16 @@ class BetaCurve:
     c: float
 
     def __call__(self, odds: np.ndarray) -> np.ndarray:
-        return sigmoid(self.a * _log_sigmoid(odds) - self.b * _log_sigmoid(-odds) + self.c)
+        from scipy.special import log_expit
+
+        return sigmoid(self.a * log_expit(odds) - self.b * log_expit(-odds) + self.c)
 
 
 def fit_beta_curve(odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
     """The beta curve of log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
-    features, targets = np.stack([_log_sigmoid(odds), -_log_sigmoid(-odds)]), smoothed_targets(hits)
+    from scipy.special import log_expit
+
+    features, targets = np.stack([log_expit(odds), -log_expit(-odds)]), smoothed_targets(hits)
     used, weights = [0, 1], fit_logistic(features, targets)
     while weights[:-1].min(initial=0.0) < 0:
         used.pop(int(weights[:-1].argmin()))
@@ -265,11 +244,6 @@ class Beta(OneVsRest):
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
         return fit_beta_curve(odds, hits)
-
-
-def _log_sigmoid(x: np.ndarray) -> np.ndarray:
-    """log sigmoid(x) without overflow: -log(1 + exp(-x))."""
-    return np.minimum(x, 0.0) - np.log1p(np.exp(-np.abs(x)))
 
 
 def smoothed_targets(hits: np.ndarray) -> np.ndarray:
