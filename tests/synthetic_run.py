@@ -4,7 +4,6 @@ import json
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 
 from ebmcal.evaluation import Evaluation, evaluate_trials
 from ebmcal.predictions import Predictions
@@ -146,5 +145,5 @@ def make_results(values, **columns):
 
 def make_evaluation(rows, comparisons=(), detection=(), **meta):
     """An `Evaluation` of hand-made rows."""
-    frames = (pd.DataFrame(list(part)) for part in (rows, comparisons, detection))
-    return Evaluation(*frames, meta={"task": "rte", "task_metric": "accuracy", **meta}, predictions={})
+    frames = {"results": rows, "comparisons": comparisons, "detection": detection}
+    return Evaluation.from_records(frames, meta={"task": "rte", "task_metric": "accuracy", **meta})

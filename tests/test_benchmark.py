@@ -10,9 +10,19 @@ import yaml
 
 pytest.importorskip("torch", reason="benchmarks train models")
 
-from ebmcal.benchmark import gather, load_benchmark, paper_tables, run_benchmark, write_results
-from ebmcal.benchmark.plan import Benchmark, BenchmarkTask
-from ebmcal.benchmark.results import across_tasks, failure_table, headline, results_frame
+from ebmcal.benchmark import (
+    Benchmark,
+    BenchmarkTask,
+    across_tasks,
+    failure_table,
+    gather,
+    headline,
+    load_benchmark,
+    paper_tables,
+    results_frame,
+    run_benchmark,
+    write_results,
+)
 from ebmcal.cli import main
 from ebmcal.config import RunConfig, dump_config, load_config
 from ebmcal.data.tasks import TASKS
@@ -135,6 +145,16 @@ def test_tasks_with_other_settings_are_not_finished(write_plan, runs, change):
     runs.clear()
     run_benchmark(load_benchmark(write_plan(**change)))
     assert runs == ["mood/baseline-seed1", "mood/baseline-seed2"]
+
+
+def test_tasks_with_other_data_are_not_finished(write_plan, runs, place):
+    plan = load_benchmark(write_plan())
+    run_benchmark(plan)
+    write_json(plan.tasks[0].directory.fingerprints, plan.tasks[0].fingerprints)
+    assert gather(load_benchmark(write_plan()))[0].is_finished
+    with open(place / "mood.csv", "a") as file:
+        file.write("one more film,good\n")
+    assert not gather(load_benchmark(write_plan()))[0].is_finished
 
 
 def test_a_failed_trial_does_not_stop_the_others(write_plan, runs, place, capsys):
@@ -294,8 +314,8 @@ def test_settings_of_a_task_override_shared_ones(write_plan, place, tmp_path):
 @pytest.fixture
 def no_data(monkeypatch):
     """Neither data nor models are looked at."""
-    monkeypatch.setattr("ebmcal.benchmark.plan._check_data", lambda config: None)
-    monkeypatch.setattr("ebmcal.benchmark.plan._check_encoder", lambda config: None)
+    monkeypatch.setattr("ebmcal.benchmark.read_fingerprints", lambda config: {})
+    monkeypatch.setattr("ebmcal.benchmark.check_encoder", lambda config: None)
 
 
 def test_example_runs_all_tasks_of_the_paper_with_published_settings(no_data):

@@ -4,7 +4,7 @@
 The criterion is the cross-validated negative log-likelihood; a simpler model wins unless it is clearly worse.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,9 +126,22 @@ class Candidate:
     def nll(self) -> float:
         return float(self.losses.mean())
 
+    @property
+    def typical(self) -> str:
+        """The geometric mean of the probabilities of the correct labels: the NLL in words that everyone understands."""
+        return f"{np.exp(-self.nll):.1%}"
+
     def to_json(self) -> dict[str, Any]:
         numbers = {"nll": self.nll, "accuracy": self.accuracy, "temperature": self.temperature}
         return {"model": self.method, "calibrator": self.calibrator, **{k: round(v, 4) for k, v in numbers.items()}}
+
+    def minus(self, other: "Candidate") -> tuple[float, float]:
+        """The difference in NLL on the same rows, and the margin of its 95% interval over rows and seeds."""
+        difference = self.losses - other.losses
+        is_paired = len(self.by_seed) == len(other.by_seed)
+        seeds = [a - b for a, b in zip(self.by_seed, other.by_seed, strict=True)] if is_paired else []
+        variance = float(difference.var(ddof=1)) / len(difference)
+        return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin(0.95)
 
 
 def recommend(
@@ -140,7 +153,7 @@ def recommend(
     """
     if not predictions:
         raise EbmcalError("There are no trials to choose from.")
-    first, *_ = predictions
+    first = next(iter(predictions))
     left_out = tuple(f"{name} could not be fitted: {reason}" for name, reason in (not_fitted or {}).items())
     split = next((s for s in SELECTION if all(s in splits for splits in predictions.values())), None)
     if split is None:
@@ -155,7 +168,9 @@ def recommend(
     if problem := _unusable(known, rows):
         return Advice(first, None, (problem, *left_out), rows=rows, n_rows=known.n_rows)
     found = [c for method, seeds in runs.items() for c in make_candidates(method, seeds, f"temperature ({suffix})")]
-    chosen = choose(found)
+    # The simpler of two equals: the first candidate that is not clearly worse than the best.
+    best = min(found, key=lambda c: c.nll)
+    chosen = next(c for c, (worse, margin) in ((c, c.minus(best)) for c in found) if worse <= margin)
     n_test = next((splits["test"].n_rows for splits in predictions.values() if "test" in splits), None)
     sentences = (*_sentences(found, chosen, known.labels, rows), *_cautions(found, known, rows, n_test), *left_out)
     trial = next(trial for trial in predictions if trial.method == chosen.method)
@@ -169,10 +184,9 @@ def _labelled_runs(predictions: Mapping[Trial, Predictions]) -> dict[str, list[P
     if all(np.array_equal(first.ids, other.ids) for other in others):  # also right if ids repeat
         places = [np.flatnonzero(first.labels >= 0)] * len(predictions)
     else:
-        shared = set.intersection(*(set(p.ids[p.labels >= 0].tolist()) for p in predictions.values()))
-        order = [i for i in first.ids.tolist() if i in shared]
-        positions = [{row_id: i for i, row_id in enumerate(p.ids.tolist())} for p in predictions.values()]
-        places = [np.array([found[i] for i in order]) for found in positions]
+        positions = [{row: i for i, row in enumerate(p.ids.tolist()) if p.labels[i] >= 0} for p in predictions.values()]
+        shared = [row for row in positions[0] if all(row in other for other in positions)]
+        places = [np.array([found[row] for row in shared], dtype=int) for found in positions]
     runs: dict[str, list[Predictions]] = {}
     for (trial, rows), place in zip(predictions.items(), places, strict=True):
         if len(place):
@@ -193,21 +207,6 @@ def _unusable(known: Predictions, rows: str) -> str | None:
     return None
 
 
-def choose(found: Sequence[Candidate]) -> Candidate:
-    """The first candidate, in the given order, that is not clearly worse than the best: the simpler of two equals."""
-    best = min(found, key=lambda c: c.nll)
-    return next(c for c in found if compare_nll(c, best)[0] <= compare_nll(c, best)[1])
-
-
-def compare_nll(one: Candidate, other: Candidate) -> tuple[float, float]:
-    """The difference in NLL on the same rows, and the margin of its 95% interval over rows and seeds."""
-    difference = one.losses - other.losses
-    is_paired = len(one.by_seed) == len(other.by_seed)
-    seeds = [a - b for a, b in zip(one.by_seed, other.by_seed, strict=True)] if is_paired else []
-    variance = float(difference.var(ddof=1)) / len(difference)
-    return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin(0.95)
-
-
 def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) -> list[Candidate]:
     """A method as trained and, if its temperature could be fitted, with temperature scaling."""
     logits = [logits_in(rows).astype(np.float64, copy=False) for rows in seeds]
@@ -225,25 +224,35 @@ def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) 
     return [candidate(None, plain)] + ([candidate(calibrator, [losses for losses, _ in fits])] if is_fitted else [])
 
 
-def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray, rows: str) -> list[str]:
+def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray, rows: str) -> Iterator[str]:
     largest = float(np.bincount(labels).max() / len(labels))
     if max(c.accuracy for c in found) <= largest:
-        return [
+        yield (
             f"No model is more accurate than always predicting the most frequent class ({largest:.1%} of the {rows} "
             "rows). Train longer (--epochs) or on more rows before looking at calibration."
-        ]
+        )
+        return
     base = next((c for c in found if c.name == "baseline"), None)
-    sentences = [_confidence(base or chosen, rows)]
-    reference = f" ({base.name}: {base.nll:.3f})" if base and base is not chosen else ""
-    change = f" ({chosen.accuracy - base.accuracy:+.3f})" if base and chosen.method != base.method else ""
-    sentences.append(
-        f"Use {chosen.name}. On {len(labels):,} {rows} rows it has a cross-validated NLL of "
-        f"{chosen.nll:.3f}{reference} and an accuracy of {chosen.accuracy:.3f}{change}; nothing simpler is as good."
+    yield _confidence(base or chosen, rows)
+    before = [f" (baseline: {part})" if base and base is not chosen else "" for part in _numbers(base or chosen)]
+    accuracy, typical = (part + other for part, other in zip(_numbers(chosen), before, strict=True))
+    yield (
+        f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
+        f"label a probability of {typical}; nothing simpler is as good."
     )
     others = [c for c in found if c.calibrator is None and c.method != "baseline"]
     if base and others:
-        sentences.append(_effect(min(others, key=lambda c: c.nll), base, rows))
-    return sentences
+        other = min(others, key=lambda c: c.nll)
+        difference, margin = other.minus(base)
+        effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
+        yield (
+            f"Without temperature, {other.method} {effect} compared with {base.method}: {other.typical} instead of "
+            f"{base.typical} for the correct label, accuracy {other.accuracy - base.accuracy:+.1%} on the {rows} rows."
+        )
+
+
+def _numbers(candidate: Candidate) -> tuple[str, str]:
+    return f"{candidate.accuracy:.1%}", candidate.typical
 
 
 def _confidence(candidate: Candidate, rows: str) -> str:
@@ -257,20 +266,10 @@ def _confidence(candidate: Candidate, rows: str) -> str:
     return f"{sentence} A temperature of {t:.2f} corrects it.{longer}"
 
 
-def _effect(other: Candidate, base: Candidate, rows: str) -> str:
-    difference, margin = compare_nll(other, base)
-    effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
-    return (
-        f"Without temperature, {other.method} {effect} compared with {base.method}: NLL {difference:+.3f} ± "
-        f"{margin:.3f}, accuracy {other.accuracy - base.accuracy:+.3f} on the {rows} rows."
-    )
-
-
-def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> list[str]:
+def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> Iterator[str]:
     """Reasons why numbers are weak: few rows, missing classes, temperatures at their bound."""
-    sentences = []
     if known.n_rows < FEW_ROWS:
-        sentences.append(
+        yield (
             f"{known.n_rows} {rows} rows are few: other rows may lead to another recommendation, and calibrators "
             "fitted on them may do harm."
         )
@@ -278,16 +277,15 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
     missing = [name for index, name in enumerate(known.label_names) if index not in seen]
     if missing:
         shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
-        sentences.append(f"No {rows} row has the label {shown}; calibrators cannot learn about it.")
+        yield f"No {rows} row has the label {shown}; calibrators cannot learn about it."
     bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:
-        sentences.append(f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended.")
+        yield f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended."
     if n_test is not None and n_test < 10 * N_BINS:
-        sentences.append(
-            f"{n_test} test rows are few for {N_BINS} bins: their ECE is mostly noise. Compare NLL and Brier scores, "
-            "or test on more rows."
+        yield (
+            f"{n_test} test rows are few: the calibration errors (ECE) measured on them are mostly chance. Test on "
+            f"{10 * N_BINS} rows or more."
         )
-    return sentences
 
 
 def _is_inside(temperature: float) -> bool:

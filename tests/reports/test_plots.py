@@ -14,9 +14,8 @@ from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.reports import plots
-from ebmcal.reports.histograms import EnergyHistogram, energy_histogram
-from ebmcal.reports.plots.style import STYLES, safe_label, styles_for
-from ebmcal.reports.plots.svg import compact_svg
+from ebmcal.reports.figures import STYLES, compact_svg, safe_label, styles_for
+from ebmcal.reports.plots import EnergyHistogram, energy_histogram
 from synthetic_run import LABELS, make_history, make_predictions
 
 ODD_NAMES = (
@@ -38,7 +37,6 @@ DRAWINGS = {
     "confidence": lambda ax: plots.confidence_histogram(ROWS, ax),
     "label": lambda ax: plots.reliability_diagram(ROWS, ax, label=LABELS[1]),
     "confusion": lambda ax: plots.confusion_matrix(ROWS, ax),
-    "ece": lambda ax: plots.ece_over_steps(HISTORIES, ax),
     "tradeoff": lambda ax: plots.accuracy_against_ece(HISTORIES, ax),
     "terms": lambda ax: plots.history_terms(HISTORIES[0][1], plots.loss_terms(HISTORIES[0][1]), ax, y="loss"),
     "entropy": lambda ax: plots.entropy_against_energy(ROWS, ax),
@@ -49,7 +47,7 @@ NOTHING = {
     "reliability": lambda: plots.reliability_diagram(make_predictions(5, labels=False)),
     "confidence": lambda: plots.confidence_histogram(make_predictions(5, labels=False)),
     "confusion": lambda: plots.confusion_matrix(make_predictions(5, labels=False)),
-    "ece": lambda: plots.ece_over_steps([]),
+    "lines": lambda: plots.line_plot([]),
     "tradeoff": lambda: plots.accuracy_against_ece([("a", [])]),
     "entropy": lambda: plots.entropy_against_energy(make_predictions(5, energies=False)),
     "histogram": lambda: plots.energy_histograms({}),
@@ -68,7 +66,7 @@ def test_drawing_uses_the_given_axes_or_a_new_figure(name):
 @pytest.mark.parametrize("name", NOTHING)
 def test_nothing_to_draw_is_explained(name):
     svg = plots.to_svg(NOTHING[name]().figure, name)
-    assert re.search("No row has a label|Nothing was measured|No evaluations|no energies", svg)
+    assert re.search("No row has a label|Nothing was measured|no energies", svg)
 
 
 def test_neither_pyplot_nor_torch_is_loaded():
@@ -138,7 +136,8 @@ def test_tradeoff_has_a_point_per_checkpoint_and_rings_the_last():
 
 
 def test_seeds_share_a_style_and_one_legend_entry():
-    ax = plots.ece_over_steps([("hidden", make_history("hidden", s)) for s in (1, 2)])
+    histories = [("hidden", make_history("hidden", s)) for s in (1, 2)]
+    ax = plots.line_plot(plots.history_series(histories, "eval_ece_classwise"))
     assert len(ax.lines) == 2
     assert len({line.get_color() for line in ax.lines}) == 1
     assert len(ax.get_legend().get_texts()) == 1

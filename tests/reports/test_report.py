@@ -13,11 +13,11 @@ import typer
 from typer.testing import CliRunner
 
 import ebmcal
-from ebmcal.cli.report import report
+from ebmcal.cli.evaluate import report
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.reports import report_text, write_evaluation_report, write_report
-from ebmcal.reports.overview import confidence_verdict
+from ebmcal.reports.html import confidence_verdict
 from ebmcal.reports.page import Picture
 from ebmcal.reports.run_data import read_run
 from ebmcal.run_dir import RunDir, Trial
@@ -74,8 +74,7 @@ def run(small_run, tmp_path, monkeypatch):
     def no_drawing(key, title, caption, *panels, **_):
         return Picture(title, "<svg></svg>", caption, len(panels))
 
-    monkeypatch.setattr("ebmcal.reports.overview.draw", no_drawing)
-    monkeypatch.setattr("ebmcal.reports.details.draw", no_drawing)
+    monkeypatch.setattr("ebmcal.reports.html.draw", no_drawing)
     return shutil.copytree(small_run, tmp_path / "run")
 
 
@@ -307,13 +306,13 @@ def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
     (run / "results.json").write_text(json.dumps(results))
     text, _ = page_of(run)
     assert "calibrated on out-of-fold rows" in text
-    assert "60 training rows, predicted by models trained without them" in text
+    assert "training rows, predicted by models trained without them" in text
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
 def test_no_label_of_a_figure_is_cut_off(small_run, tmp_path, monkeypatch, scale):
     drawn, run = [], shutil.copytree(small_run, tmp_path / "run")
-    monkeypatch.setattr("ebmcal.reports.page.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
+    monkeypatch.setattr("ebmcal.reports.figures.to_svg", lambda figure, *_: drawn.append(figure) or "<svg></svg>")
     rows = make_predictions(50, 1.5)
     energies = -0.68 + scale * np.random.default_rng(0).normal(size=50)
     rows.replace(logits=rows.logits * 1e-3, energies=energies).write(

@@ -9,10 +9,17 @@ import pytest
 
 from ebmcal.predictions import Predictions
 from ebmcal.reports import tables
-from ebmcal.reports.tables import Table
-from ebmcal.reports.tables.errors import class_table, confident_errors, confusion_table, label_issue_table
-from ebmcal.reports.tables.examples import energy_examples, noise_examples
-from ebmcal.reports.tables.noise import noise_auroc_table, noise_source_table
+from ebmcal.reports.examples import (
+    class_table,
+    confident_errors,
+    confusion_table,
+    energy_examples,
+    label_issue_table,
+    noise_auroc_table,
+    noise_examples,
+    noise_source_table,
+)
+from ebmcal.reports.table import Table
 from synthetic_run import HOSTILE_TEXTS, LABELS, make_evaluation, make_history, make_predictions, make_results
 
 HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll": 0.4, "brier": 0.2}
@@ -214,16 +221,23 @@ def test_comparisons_with_interval_p_value_and_rows_needed():
     assert len(tables.comparison_table(make_evaluation([]))) == 0
 
 
-def test_detection_is_averaged_over_seeds_and_can_be_filtered():
+def test_detection_is_averaged_over_seeds():
     rows = [
-        {"model": f"hidden-seed{s}", "seed": s, "texts": t, "score": "max_prob", "auroc": 0.8 + s / 100, "fpr95": 0.2}
+        {
+            "model": f"hidden-seed{s}",
+            "method": "hidden",
+            "seed": s,
+            "texts": t,
+            "score": "max_prob",
+            "auroc": 0.8 + s / 100,
+            "fpr95": 0.2,
+        }
         for s in (1, 2)
         for t in ("noise", "ood_books")
     ]
-    table = tables.detection_table(make_evaluation([], (), rows), texts="ood_")
+    table = tables.detection_table(make_evaluation([], (), rows))
     assert table.columns == ["Texts", "Model", "max prob"]
-    assert [cell.full for cell in table.cells()[0]] == ["books", "hidden", "0.815 FPR 0.20"]
-    assert len(tables.detection_table(make_evaluation([], (), rows))) == 2
+    assert [cell.full for cell in table.cells()[1]] == ["books", "hidden", "0.815 FPR 0.20"]
 
 
 def hostile_table():
@@ -369,14 +383,14 @@ def test_noise_auroc_per_method_with_warnings():
     histories = [("hidden", make_history("hidden", seed)) for seed in (1, 2)] + [
         ("baseline", make_history("baseline", 1))
     ]
-    detection = [{"model": "hidden-seed1", "texts": "noise", "score": "energy", "auroc": 0.99, "fpr95": 0.1}]
-    table = noise_auroc_table(histories, pd.DataFrame(detection), reuse=3.0)
+    detection = [{"method": "hidden", "texts": "noise", "score": "energy", "auroc": 0.99, "fpr95": 0.1}]
+    table = noise_auroc_table(histories, make_evaluation([], (), detection).detection, reuse=3.0)
     assert column(table, "Method") == ["hidden"]
     assert table.frame["Training"][0] == pytest.approx(0.69, abs=0.01)
     notes = " ".join(table.notes)
     assert "too easy (held-out AUROC 0.99)" in notes
     assert "used 3.0 times" in notes
-    assert not len(noise_auroc_table([], pd.DataFrame()))
+    assert not len(noise_auroc_table([], make_evaluation([]).detection))
 
 
 def test_noise_sources_show_what_is_known():

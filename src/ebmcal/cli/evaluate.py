@@ -1,25 +1,15 @@
-"""`ebmcal evaluate`: metrics of prediction files of any model, compared, calibrated and explained."""
+"""`ebmcal evaluate`: prediction files of any model. `ebmcal report`: a run directory."""
 
 import json
-from enum import Enum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebmcal.errors import EbmcalError
+from ebmcal.cli.options import JsonFile, Normalize, ReportFile, check_outputs, split_names, write_results
 
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
-
-
-class OutputFormat(str, Enum):
-    """Formats of the printed result."""
-
-    table = "table"
-    markdown = "markdown"
-    latex = "latex"
-    json = "json"
 
 
 def evaluate(
@@ -53,66 +43,66 @@ def evaluate(
         int, typer.Option(min=0, max=100_000, help="Resamples for intervals and tests; 0 for none.")
     ] = 1000,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
-    ] = False,
+    normalize: Normalize = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show intervals.")] = False,
-    format: Annotated[OutputFormat, typer.Option("--format", "-f", help="Output format.")] = OutputFormat.table,
-    json_file: Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")] = None,
-    report: Annotated[Path | None, typer.Option(help="Write an HTML report.")] = None,
+    format: Annotated[
+        Literal["table", "markdown", "latex", "json"], typer.Option("--format", "-f", help="Output format.")
+    ] = "table",
+    json_file: JsonFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
     from ebmcal.evaluation import evaluate
-    from ebmcal.storage import write_text
+    from ebmcal.evaluation.inputs import split_name
 
-    _check_outputs([*files, *(fit or []), *(ood or [])], {"--json": json_file, "--report": report})
-    names = None if metrics is None else [name.strip() for name in metrics.split(",") if name.strip()]
+    inputs = [str(split_name(source)[1]) for source in (*files, *(fit or ()), *(ood or ()))]
+    check_outputs({"--json": json_file, "--report": report}, inputs)
     found = evaluate(
-        files, metrics=names, n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
+        files, metrics=split_names(metrics), n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
         paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None,
         normalize=normalize, multilabel=multilabel, progress=None,
     )  # fmt: skip
-    _print(found, format, verbose)
-    if json_file is not None:
-        write_text(json_file, _to_text(found))
-        typer.echo(f"Results written to {json_file}.", err=True)
-    if report is not None:
-        typer.echo(f"Report written to {found.report(report)}.", err=True)
+    numbers = json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False)
+    if format == "json":
+        typer.echo(numbers)
+    else:
+        _print(found, format, verbose)
+    write_results(found, numbers, json_file, report)
 
 
-def _check_outputs(inputs: list[str], outputs: dict[str, Path | None]) -> None:
-    """Raise before any work if an output would overwrite an input or cannot be written."""
-    from ebmcal.evaluation.inputs import split_name
-    from ebmcal.storage import check_writable
-
-    read = {Path(str(split_name(source)[1])).resolve() for source in inputs}
-    for option, path in outputs.items():
-        if path is not None:
-            check_writable(path, option)
-            if path.resolve() in read:
-                raise EbmcalError(f"{option} {path} would overwrite the predictions in it. Choose another file.")
-
-
-def _print(found: "Evaluation", format: OutputFormat, verbose: bool) -> None:
-    from rich.console import Console
-
+def _print(found: "Evaluation", format: str, verbose: bool) -> None:
     from ebmcal.reports.tables import comparison_table, detection_table
-    from ebmcal.reports.tables.table import WIDTH
 
-    if format is OutputFormat.json:
-        typer.echo(_to_text(found), nl=False)
-        return
     tables = [t for t in (found.table(verbose=verbose), comparison_table(found), detection_table(found)) if len(t)]
-    if format is OutputFormat.table:
-        console = Console()
-        for table in tables:
-            table.print(console if console.is_terminal else Console(width=WIDTH))
-        for sentence in found.verdicts():
-            typer.echo(sentence)
+    if format != "table":
+        typer.echo("\n\n".join(table.to_markdown() if format == "markdown" else table.to_latex() for table in tables))
         return
-    texts = [table.to_markdown() if format is OutputFormat.markdown else table.to_latex() for table in tables]
-    typer.echo("\n\n".join(texts))
+    for table in tables:
+        table.print()
+    for sentence in found.verdicts():
+        typer.echo(sentence)
 
 
-def _to_text(found: "Evaluation") -> str:
-    return json.dumps(found.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def report(
+    run: Annotated[Path, typer.Argument(help="Run directory of `ebmcal run`, finished or not.")],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Output file. [default: RUN/report.html; text is printed]")
+    ] = None,
+    format: Annotated[
+        Literal["html", "markdown", "latex", "json"], typer.Option("--format", "-f", help="Output format.")
+    ] = "html",
+) -> None:
+    """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
+    from ebmcal.reports import report_text, write_report
+    from ebmcal.storage import write_text
+
+    check_outputs({"--output": output})
+    if format == "html":
+        typer.echo(f"Wrote {write_report(run, output)}")
+        return
+    text = report_text(run, format)
+    if output is None:
+        typer.echo(text, nl=False)
+    else:
+        write_text(output, text)
+        typer.echo(f"Wrote {output}")

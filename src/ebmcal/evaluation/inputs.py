@@ -95,7 +95,7 @@ def match_rows(named: Mapping[str, Predictions], reference: str) -> dict[str, Pr
 def read_partners(
     named: Mapping[str, Predictions], given: Sources | None, option: str, normalize: bool
 ) -> dict[str, Predictions]:
-    """The predictions of `fit` or `ood` that belong to each of the evaluated ones: by name, by place, or one for all."""
+    """The predictions of `fit` or `ood` that belong to each of the evaluated ones: by name, place, or one for all."""
     if given is None:
         return {}
     sources = name_sources(given)
@@ -130,7 +130,7 @@ def check_fit(named: Mapping[str, Predictions], fit: Mapping[str, Predictions]) 
         ours, theirs = (", ".join(p.label_names[:10]) + ", …" * (p.n_classes > 10) for p in (named[name], rows))
         if rows.label_names != named[name].label_names:
             raise EbmcalError(
-                f"fit (--fit) of {name} has the classes {theirs}, {name} has {ours}. Pass predictions of the same model."
+                f"fit (--fit) of {name} has the classes {theirs}, {name} has {ours}. Pass those of the same model."
             )
         check_two_classes(rows, f"fit (--fit) of {name}")
 
@@ -185,7 +185,7 @@ def split_labels(table: FileColumns) -> dict[str, Predictions]:
     found = {}
     for label, values in columns.items():
         values = values.astype(np.float64)
-        bad = np.flatnonzero((values < 0) | (values > 1)) if prefix == "prob_" else []
+        bad = np.flatnonzero((values < 0) | (values > 1)) if prefix == "prob_" else np.array([])
         if len(bad):
             raise EbmcalError(f"column {prefix + label!r}, row {bad[0]} is {values[bad[0]]:g}: not a probability.")
         other = 1.0 - values if prefix == "prob_" else np.zeros(len(values))

@@ -24,7 +24,7 @@ from ebmcal.predictions import Predictions
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ebmcal.reports.tables import Table
+    from ebmcal.reports.table import Table
 
 _TEXT, _COUNT, _NUMBER = "object", "Int64", "float64"
 

@@ -1,38 +1,55 @@
 """Reports: tables and plots of an `Evaluation`, the HTML report of a run, model cards.
 
-    tables/        `Table` and the tables of an evaluation
-    plots/         reliability, energies, curves; matplotlib to SVG
-    page           self-contained HTML pages made of sections and blocks
-    html           the report of a run or of an evaluation
-    model_card     README.md of a model directory
-    histograms     compact energy histograms, stored with a model
-
-The names below are loaded on first use: `ebmcal.evaluation` imports `reports.tables`, and `reports.html` imports it.
+table          `Table`: terminal, Markdown, LaTeX, JSON, HTML
+tables         tables of an evaluation: models × metrics, paired tests, OOD detection, the paper's table
+examples       tables of labels and texts: errors, label issues, energies, noise
+plots          reliability, energies, curves; matplotlib to SVG (figures: their style)
+html           the report of a run or of an evaluation, a `page` made of sections and blocks
+run_data       what a report shows of a run directory
+model_card     README.md of a model directory
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+import json
+from dataclasses import replace
 
-_MODULES = {
-    "Table": "ebmcal.reports.tables",
-    "report_text": "ebmcal.reports.text",
-    "write_evaluation_report": "ebmcal.reports.html",
-    "write_model_card": "ebmcal.reports.model_card",
-    "write_report": "ebmcal.reports.html",
-}
+from ebmcal.errors import unknown_name
+from ebmcal.reports.examples import energy_examples, noise_examples
+from ebmcal.reports.html import write_evaluation_report, write_report
+from ebmcal.reports.model_card import write_model_card
+from ebmcal.reports.run_data import RunData, read_run
+from ebmcal.reports.table import Table
+from ebmcal.reports.tables import comparison_table, detection_table, list_test_sets, paper_table, summary_table
+from ebmcal.storage import PathLike
+
 __all__ = ["Table", "report_text", "write_evaluation_report", "write_model_card", "write_report"]
 
-if TYPE_CHECKING:
-    from ebmcal.reports.html import write_evaluation_report as write_evaluation_report
-    from ebmcal.reports.html import write_report as write_report
-    from ebmcal.reports.model_card import write_model_card as write_model_card
-    from ebmcal.reports.tables import Table as Table
-    from ebmcal.reports.text import report_text as report_text
-else:
 
-    def __getattr__(name: str) -> Any:
-        if name in _MODULES:
-            return getattr(importlib.import_module(_MODULES[name]), name)
-        if name in ("plots", "tables"):
-            return importlib.import_module(f"ebmcal.reports.{name}")
-        raise AttributeError(f"module 'ebmcal.reports' has no attribute {name!r}")
+def report_text(run_dir: PathLike, format: str) -> str:
+    """The tables of a run directory: "markdown" to paste, "latex" in the layout of the paper, "json" for scripts."""
+    formats = {"markdown": _markdown, "latex": _latex, "json": _json}
+    if format not in formats:
+        raise unknown_name("report format", format, formats)
+    return formats[format](read_run(run_dir)) + "\n"
+
+
+def _markdown(data: RunData) -> str:
+    evaluation = data.evaluation
+    tables = [summary_table(evaluation, verbose=True, test_set=name) for name in list_test_sets(evaluation)]
+    tables += [comparison_table(evaluation), detection_table(evaluation)]
+    for subject in data.subjects:
+        rows, baseline = subject.read(subject.test_set), data.baseline_of(subject)
+        if rows is not None:
+            table = energy_examples(rows, baseline.read(subject.test_set) if baseline else None, n=3)
+            tables.append(replace(table, title=f"{subject.name}: lowest and highest energy"))
+    tables.append(noise_examples(data.noise_examples, n=5))
+    missing = ["Not finished:\n\n" + "\n".join(f"- {line}" for line in data.missing)] if data.missing else []
+    return "\n\n".join([f"# {data.title}", *missing, *(table.to_markdown() for table in tables if len(table))])
+
+
+def _latex(data: RunData) -> str:
+    return paper_table([data.evaluation]).to_latex()
+
+
+def _json(data: RunData) -> str:
+    content = {"missing": list(data.missing), **data.evaluation.to_json()}
+    return json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False)

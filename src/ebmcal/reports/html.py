@@ -1,18 +1,74 @@
-"""The HTML report of a run directory, or of an evaluation of prediction files: one file, no network."""
+"""The report of a run directory, or of an evaluation of prediction files: what everyone needs first, then the details.
 
+The first screen is for readers who are not engineers: which model, how accurate, how confident, what to do. Collapsed
+sections follow: all results, every model, energies, training, noise, data and settings.
+"""
+
+import contextlib
+import shlex
+from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from ebmcal.reports.details import detail_sections
-from ebmcal.reports.overview import find_focus, lead, overview_sections
-from ebmcal.reports.page import Page, write_page
-from ebmcal.reports.run_data import RunData, Subject, read_run
-from ebmcal.reports.tables.results import row_name
+import pandas as pd
+import yaml
+from scipy.stats import binomtest
+
+from ebmcal.advice import confidence_gap
+from ebmcal.data.audit import audit_messages
+from ebmcal.predictions import Predictions
+from ebmcal.reports import examples, plots, tables
+from ebmcal.reports.page import (
+    Block,
+    Bullets,
+    Code,
+    Commands,
+    Fact,
+    Facts,
+    Note,
+    Page,
+    Picture,
+    Pictures,
+    Section,
+    draw,
+    write_page,
+)
+from ebmcal.reports.run_data import Focus, RunData, Subject, find_focus, read_run
+from ebmcal.reports.table import Table
 from ebmcal.run_dir import RunDir
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
+
+#: Levels of confidence for the first screen: the first one that at least a tenth of the texts reach.
+LEVELS = (0.9, 0.8, 0.7, 0.6)
+
+#: Labels of a confusion matrix at most (above that, the most frequent confusions are listed), and of the diagrams.
+MOST_MATRIX_LABELS, MOST_DIAGRAMS = 12, 6
+
+#: How to read each picture.
+CAPTIONS = {
+    "reliability": "Bars: how often the model is right at each level of confidence, with 95% intervals. The bars of a "
+    "calibrated model end on the dashed diagonal. The hatched part is the difference between confidence and accuracy: "
+    "above the bar the model is overconfident. Below: how many texts have that confidence; dotted line: mean "
+    "confidence, solid line: accuracy.",
+    "confusion": "Rows: true label. Columns: predicted label. Blue: right. Orange: mistaken. Numbers are test texts.",
+    "labels": "Of the texts that get this probability of the label, how many have it. The class-wise ECE averages the "
+    "differences over labels.",
+    "risk": "If only the texts with the highest confidence (or lowest energy) were answered: the share of errors among "
+    "them. Lower is better; the right end is the error rate on all texts.",
+    "energy": "Left: energies of the test texts, and of noise and OOD texts if there are any. The less they overlap, "
+    "the better. Right: one point per text. If the energy works as the paper describes, texts of higher energy also "
+    "get a less certain answer: the points rise to the right.",
+    "over_steps": "Calibration error at each evaluation during training; lower is better.",
+    "tradeoff": "One point per evaluation during training, the last one ringed. Right: more accurate. Down: better "
+    "calibrated.",
+    "noise_auroc": "How well the energy separates noise from data in a batch: 0.5 is guessing; near 1 the noise is too "
+    "easy.",
+    "loss": "Terms of the loss during training; the noise term is weighted by the number of noise texts per data text.",
+}
 
 
 def write_report(run_dir: PathLike, path: PathLike | None = None) -> Path:
@@ -30,18 +86,329 @@ def write_evaluation_report(evaluation: "Evaluation", path: PathLike, title: str
 
     write_evaluation_report(ebmcal.evaluate({"ours": ours, "theirs": theirs}), "report.html")
     """
-    frame, subjects = evaluation.results, []
-    for name in dict.fromkeys(frame["model"]):
-        calibrators = dict.fromkeys(frame["calibrator"][(frame["model"] == name) & frame["calibrator"].notna()])
-        found = {key: evaluation.predictions.get(row_name(name, key)) for key in (None, *calibrators)}
-        known = {key: rows for key, rows in found.items() if rows is not None}
-        if None in known:
-            versions = {key: rows for key, rows in known.items() if key is not None}
-            subjects.append(Subject(name, given={"test": known[None]}, versions=versions))
+    keys = evaluation.results[["model", "calibrator"]].drop_duplicates().itertuples(index=False, name=None)
+    found: dict[str, dict[Any, Predictions]] = {}
+    for model, calibrator in keys:
+        rows = evaluation.predictions.get(tables.row_name(model, calibrator))
+        if rows is not None:
+            found.setdefault(model, {})[calibrator] = rows
+    subjects = [
+        Subject(name, given={"test": versions.pop(None)}, versions=versions)
+        for name, versions in found.items()
+        if None in versions
+    ]
     return write_page(path, build_page(RunData(title, evaluation, tuple(subjects))))
 
 
 def build_page(data: RunData) -> Page:
     """The page of a report: what everyone needs first, collapsed sections after it."""
     focus = find_focus(data)
-    return Page(data.title, lead(data, focus), [*overview_sections(data, focus), *detail_sections(data, focus)])
+    issues = data.document.get("label_issues")
+    known = [issue for issue in issues if isinstance(issue, Mapping)] if isinstance(issues, list) else []
+    visible = {
+        "": _first_screen(data, focus),
+        "Can its confidence be trusted?": _reliability(focus),
+        "Comparison of models": _comparison(data),
+        "Errors": _errors(focus),
+        "Label issues": iter([examples.label_issue_table(known)] if known else []),
+    }
+    collapsed = {
+        "All results with intervals": _results(data),
+        "Every model and metric": _models(data),
+        "Differences between models": iter([tables.comparison_table(data.evaluation)]),
+        "OOD detection": iter([tables.detection_table(data.evaluation)]),
+        "Reliability of every model": _every_reliability(data, focus),
+        "Energies": _energies(data, focus),
+        "Training": _training(data),
+        "Noise": _noise(data),
+        "Data": _data(data),
+        "Settings": _settings(data),
+    }
+    sections = [
+        Section(title, found, title in collapsed)
+        for title, blocks in (visible | collapsed).items()
+        if (found := [block for block in blocks if not isinstance(block, Table) or len(block)])
+    ]
+    return Page(data.title, _lead(data, focus), sections)
+
+
+def _lead(data: RunData, focus: Focus | None) -> str:
+    """One sentence: the task, the labels, the rows."""
+    if focus is None:
+        return ""
+    names = focus.before.label_names
+    shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
+    texts = "pairs of texts" if focus.before.text_pairs is not None else "texts"
+    try:
+        trained = f"Trained on {data.part('audit')['splits']['train']['rows']:,} {texts}; the"
+    except (KeyError, TypeError):  # no run, or an edited results.json
+        trained = "The"
+    task = f"Assigns one of {len(names)} labels ({shown}) to {texts}."
+    return f"{task} {trained} results are from {focus.before.n_rows:,} test {texts}."
+
+
+def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
+    if data.missing:
+        yield Bullets(data.missing, "Not finished", is_warning=True)
+    if focus is None:
+        yield "There are no predictions for labelled test texts."
+        return
+    yield Facts(list(_facts(focus)))
+    sentences = data.part("advice").get("sentences") or data.evaluation.verdicts()
+    if sentences:
+        yield Bullets([str(sentence) for sentence in sentences], "What to do")
+    if focus.is_recommended and data.root is not None:
+        run = shlex.quote(str(data.root))
+        model = shlex.quote(str(data.root / "trials" / focus.subject.name / "model"))
+        items = [
+            ("Label the texts of a file", f"ebmcal predict {run} new.csv --output labelled.csv"),
+            ("Try it in the browser", f"ebmcal serve {run} --ui"),
+            ("Leave doubtful texts to people", f"ebmcal abstain {model} --data other_labelled.csv --max-error 0.05"),
+        ]
+        yield Commands(items, "Commands")
+    if focus.is_recommended:
+        yield Note(_where_from(data, focus))
+
+
+def _facts(focus: Focus) -> Iterator[Fact]:
+    rows = focus.rows
+    right = rows.predicted == rows.labels
+    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    if focus.is_recommended:
+        yield Fact("Recommended model", focus.name, _model_detail(focus))
+    else:
+        yield Fact("Model", focus.name, "the first of those evaluated")
+    detail = f"{right.sum():,} of {len(right):,} test texts right"
+    detail += f" (95% interval {interval.low:.1%} to {interval.high:.1%})"
+    yield Fact("Accuracy", f"{right.mean():.1%}", detail)
+    yield Fact("Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows))
+    level = next((level for level in LEVELS if (rows.confidence >= level).mean() >= 0.1), None)
+    if level is not None:
+        sure = rows.confidence >= level
+        detail = f"of the {sure.sum():,} test texts ({sure.mean():.0%}) answered with confidence {level:.0%} or more"
+        yield Fact(f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail)
+
+
+def _model_detail(focus: Focus) -> str:
+    seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
+    source = {"(dev)": "calibration rows", "(cross-fit)": "out-of-fold rows", "(train)": "training rows"}
+    fitted = next((rows for end, rows in source.items() if (focus.calibrator or "").endswith(end)), None)
+    return f"confidence calibrated on {fitted}{seed}" if focus.after is not None and fitted else f"as trained{seed}"
+
+
+def confidence_verdict(rows: Predictions) -> str:
+    """Mean confidence against accuracy: over- or underconfident only if the difference is significant.
+
+    >>> confidence_verdict(Predictions([0] * 90 + [1] * 10, ("no", "yes"), probs=[[0.9, 0.1]] * 100))
+    'as high as its accuracy: no clear miscalibration on 100 texts'
+    """
+    gap = confidence_gap(rows.labels, rows.probs)
+    points = abs(gap.difference) * 100
+    size = f"{points:.1f} points {'above' if gap.difference > 0 else 'below'} its accuracy"
+    if gap.verdict:
+        return f"{size}: the model is {gap.verdict}"
+    return f"{size if points >= 0.05 else 'as high as its accuracy'}: no clear miscalibration on {len(rows):,} texts"
+
+
+def _where_from(data: RunData, focus: Focus) -> str:
+    """Which rows the numbers come from, and which rows an abstention rule needs."""
+    n_rows, kind = (data.part("advice").get(name) for name in ("n_rows", "rows"))
+    chosen = f"{n_rows:,} {kind} rows" if isinstance(n_rows, int) else f"{kind or 'calibration'} rows"
+    text = (
+        f"Which model to use was decided on {chosen}. The boxes above and everything below come from test rows, which "
+        "played no part in the decision, so the numbers differ."
+    )
+    n_seeds = len([subject for subject in data.subjects if subject.method == focus.subject.method])
+    if n_seeds > 1:
+        text += f" The boxes show the model of seed {focus.subject.seed}, the comparison the mean of {n_seeds} seeds."
+    if (focus.calibrator or "").endswith("(cross-fit)"):
+        text += (
+            " `ebmcal abstain` needs labelled texts that were used neither for training nor for calibration: the "
+            "out-of-fold rows of this run are training texts, and the command refuses them."
+        )
+    return text
+
+
+def _reliability(focus: Focus | None) -> Iterator[Block]:
+    if focus is None:
+        return
+    shown = {"as trained": focus.before}
+    if focus.after is not None:
+        calibrator = (focus.calibrator or "").partition(" (")[0]
+        shown = {"before calibration": focus.before, f"after {calibrator}": focus.after}
+    yield (
+        "A model can be trusted if, of the texts it answers with 80% confidence, 80% are right, and so on for every "
+        f"level. {focus.subject.method} on {focus.before.n_rows:,} test rows"
+        + (", before and after calibration:" if len(shown) > 1 else ":")
+    )
+    yield Pictures(
+        [
+            draw(name, "", "", partial(plots.reliability_diagram, rows, name=name), size=(4.6, 4.2), below=0.95)
+            for name, rows in shown.items()
+        ]
+    )
+    yield Note(CAPTIONS["reliability"])
+
+
+def _comparison(data: RunData) -> Iterator[Block]:
+    sets = tables.list_test_sets(data.evaluation)
+    if not sets:
+        yield "No model has been evaluated yet."
+    elif tables.recommended_key(data.evaluation):
+        yield "The recommended model is green. The best value of each column is bold."
+    for name in sets:
+        if len(sets) > 1:
+            yield f"Test set {name}:"
+        yield tables.summary_table(data.evaluation, test_set=name)
+
+
+def _errors(focus: Focus | None) -> Iterator[Block]:
+    if focus is None:
+        return
+    rows = focus.rows
+    if rows.n_classes <= MOST_MATRIX_LABELS:
+        side = 2.0 + 0.42 * rows.n_classes
+        size = {"size": (side + 1.6, side + 0.5), "below": 0.55, "left": 1.5}
+        panel = partial(plots.confusion_matrix, rows)
+        yield Pictures([draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, **size)])  # type: ignore[arg-type]
+    else:
+        yield examples.confusion_table(rows)
+    yield examples.class_table(rows)
+    yield examples.confident_errors(rows)
+
+
+def _results(data: RunData) -> Iterator[Block]:
+    for name in tables.list_test_sets(data.evaluation):
+        yield f"Test set {name}, including calibrators fitted on the training rows:"
+        yield tables.summary_table(data.evaluation, verbose=True, test_set=name)
+
+
+def _models(data: RunData) -> Iterator[Block]:
+    """Every trained model with every metric, six metrics to a table."""
+    table = tables.seed_table(data.evaluation)
+    model, *metrics = table.columns
+    for start in range(0, len(metrics), 6):
+        yield table.select([model, *metrics[start : start + 6]])
+
+
+def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Block]:
+    """All methods side by side, each label of the focus, out-of-fold rows, risk over coverage."""
+    pictures: list[Picture] = []
+    for split in tables.list_test_sets(data.evaluation):
+        named = {s.method: rows for s in data.first_seeds if (rows := s.read(split)) is not None}
+        title = "All methods as trained" + ("" if split == "test" else f", {split}")
+        pictures += _diagrams(f"reliability-{split}", title, named, size=(3.8, 3.9), below=0.85)
+    if focus is not None:
+        before, after = focus.subject.read("out_of_fold"), focus.subject.calibrated(focus.calibrator, "out_of_fold")
+        named = {name: rows for name, rows in (("out of fold", before), ("calibrated", after)) if rows is not None}
+        title = f"{focus.subject.name}: training rows, predicted by models trained without them"
+        pictures += [*_diagrams("out-of-fold", title, named, size=(4.4, 4.2), below=0.95), _labels(focus)]
+    curves = {s.method: rows for s in data.first_seeds if (rows := s.read(s.test_set)) is not None}
+    if focus is not None:
+        panels = [partial(plots.risk_coverage_curves, curves)]
+        if any(rows.energies is not None for rows in curves.values()):
+            panels.append(partial(plots.risk_coverage_curves, curves, by_energy=True))
+        title = "Risk and coverage: by confidence" + (", by energy" if len(panels) > 1 else "")
+        pictures.append(draw("risk", title, CAPTIONS["risk"], *panels))
+    if pictures:
+        yield Pictures(pictures)
+
+
+def _diagrams(key: str, title: str, named: Mapping[str, Predictions], **size: Any) -> Iterator[Picture]:
+    panels = [partial(plots.reliability_diagram, rows, name=name) for name, rows in named.items()]
+    if panels:
+        yield draw(key, title, CAPTIONS["reliability"], *panels, **size)
+
+
+def _labels(focus: Focus) -> Picture:
+    counts = {name: int((focus.rows.labels == i).sum()) for i, name in enumerate(focus.rows.label_names)}
+    shown = sorted(counts, key=lambda name: -counts[name])[:MOST_DIAGRAMS]
+    panels = [partial(plots.reliability_diagram, focus.rows, label=name, histogram=False) for name in shown]
+    more = f": the {len(shown)} most frequent of {len(counts)}" if len(counts) > len(shown) else ""
+    return draw("labels", f"Each label, {focus.name}{more}", CAPTIONS["labels"], *panels, size=(3.3, 2.95))
+
+
+def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
+    """Histogram and scatter of each method with energies, and example texts of one."""
+    pictures, found = list[Picture](), dict[str, Subject]()
+    for subject in data.first_seeds:
+        shown = [split for split in subject.splits if split.startswith(("test", "noise", "ood_"))]
+        test = subject.read(subject.test_set)
+        if test is not None and test.energies is not None:
+            named = {s.replace("ood_", "OOD: "): rows for s in shown if (rows := subject.read(s)) is not None}
+            panels = [partial(plots.energy_histograms, named), partial(plots.entropy_against_energy, test)]
+            caption = "" if pictures else CAPTIONS["energy"]
+            pictures.append(draw(f"energy-{len(pictures)}", subject.name, caption, *panels))
+            found[subject.method] = subject
+    if found:
+        yield Pictures(pictures)
+        best = focus.subject.method if focus is not None else ""
+        method = min(found, key=lambda method: (method == "baseline", method != best))
+        yield f"Examples of {found[method].name}:"
+        yield _energy_examples(data, found[method])
+
+
+def _energy_examples(data: RunData, subject: Subject, n: int = 5) -> Table:
+    rows, baseline = subject.read(subject.test_set), data.baseline_of(subject)
+    assert rows is not None
+    return examples.energy_examples(rows, baseline.read(subject.test_set) if baseline else None, n)
+
+
+def _training(data: RunData) -> Iterator[Block]:
+    histories = [(subject.method, subject.history) for subject in data.subjects]
+    curves = {key: (f"{name} over training steps", name, "over_steps") for key, name in plots.ECES.items()}
+    curves["noise_auroc"] = ("Noise AUROC over training steps", "noise AUROC", "noise_auroc")
+    pictures: list[Picture] = []
+    for key, (title, y, caption) in curves.items():
+        if series := plots.history_series(histories, key):
+            panel = partial(plots.line_plot, series, x="step", y=y, markers=key != "noise_auroc")
+            pictures.append(draw(key, title, CAPTIONS[caption], panel))
+    if plots.history_series(histories, "eval_ece_classwise", "eval_accuracy"):
+        panel = partial(plots.accuracy_against_ece, histories)
+        pictures.append(draw("tradeoff", "Accuracy against ECE", CAPTIONS["tradeoff"], panel))
+    for number, subject in enumerate(data.first_seeds):
+        terms = {"terms of the loss": plots.loss_terms(subject.history), "mean energies": plots.ENERGIES}
+        panels = [
+            partial(plots.history_terms, subject.history, names, title=title, y=title.split()[-1])
+            for title, names in terms.items()
+            if any(plots.history_series([("", subject.history)], key) for key in names)
+        ]
+        if panels:
+            caption = CAPTIONS["loss"] if not number else ""
+            pictures.append(draw(f"loss-{number}", f"Loss of {subject.name}", caption, *panels))
+    if pictures:
+        yield Pictures(pictures)
+    records = {name: record for name, record in data.part("training").items() if isinstance(record, Mapping)}
+    frame = pd.DataFrame(records.values()).dropna(axis="columns", how="all")
+    frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
+    frame.insert(0, "Model", list(records))
+    yield Table(frame, "Trainings", digits=dict.fromkeys(frame, None))
+
+
+def _noise(data: RunData) -> Iterator[Block]:
+    histories = [(subject.method, subject.history) for subject in data.subjects]
+    yield examples.noise_auroc_table(histories, data.evaluation.detection, data.part("noise").get("reuse"))
+    yield examples.noise_source_table(data.part("noise"))
+    yield examples.noise_examples(data.noise_examples)
+    yield from _listing(data, "noise", "Noise settings")
+
+
+def _data(data: RunData) -> Iterator[Block]:
+    with contextlib.suppress(KeyError, TypeError, AttributeError):  # an edited results.json
+        messages = audit_messages(dict(data.part("audit")))
+        if messages:
+            yield Bullets(messages, "Found in the data, and what was done about it")
+    yield from _listing(data, "audit", "Data audit")
+
+
+def _settings(data: RunData) -> Iterator[Block]:
+    yield from _listing(data, "versions", "Versions")
+    yield from _listing(data, "fingerprints", "Fingerprints of the data")
+    if data.config:
+        yield Code(data.config, "config.yaml")
+
+
+def _listing(data: RunData, part: str, title: str) -> Iterator[Code]:
+    """A part of `results.json` as YAML."""
+    if data.part(part):
+        yield Code(yaml.safe_dump(dict(data.part(part)), sort_keys=False, allow_unicode=True), title)

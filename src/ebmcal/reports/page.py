@@ -7,49 +7,43 @@ A `Page` has `Section`s, a section has blocks: a paragraph (str), a `Note`, a `T
 import base64
 import functools
 import hashlib
-import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from importlib import resources
-from itertools import zip_longest
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ebmcal.reports.plots.svg import to_svg
-from ebmcal.reports.tables.table import Table
+from ebmcal.reports.figures import Picture, draw
+from ebmcal.reports.table import Table
 from ebmcal.storage import PathLike, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-    from matplotlib.axes import Axes
+
+__all__ = [
+    "Block",
+    "Bullets",
+    "Code",
+    "Commands",
+    "Fact",
+    "Facts",
+    "Note",
+    "Page",
+    "Picture",
+    "Pictures",
+    "Section",
+    "draw",
+    "render_page",
+    "render_table",
+    "write_page",
+]
 
 #: Texts longer than this many characters are folded.
 FOLD_AFTER = 220
 
-# Layout of a figure in inches: size of a panel, margins around its axes, panels per row.
-PANEL = (4.4, 3.2)
-LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.74, 0.16, 0.46, 0.32, 0.08
-PER_ROW = 3
 
-
-@dataclass(frozen=True)
-class Picture:
-    """An SVG with a heading and a line on how to read it; `panels` axes stand side by side."""
-
-    title: str
-    svg: str
-    caption: str = ""
-    panels: int = 1
-
-
-@dataclass(frozen=True)
-class Pictures:
-    items: tuple[Picture, ...]
-
-
-@dataclass(frozen=True)
-class Fact:
+class Fact(NamedTuple):
     """A number in large print: its name, its value and what it means."""
 
     name: str
@@ -59,21 +53,26 @@ class Fact:
 
 @dataclass(frozen=True)
 class Facts:
-    items: tuple[Fact, ...]
+    items: Sequence[Fact]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    items: Sequence[Picture]
 
 
 @dataclass(frozen=True)
 class Bullets:
-    items: tuple[str, ...]
+    items: Sequence[str]
     title: str = ""
     is_warning: bool = False
 
 
 @dataclass(frozen=True)
 class Commands:
-    """Commands to copy, each with what it does."""
+    """Commands to copy: (purpose, command)."""
 
-    items: tuple[tuple[str, str], ...]  # purpose, command
+    items: Sequence[tuple[str, str]]
     title: str = ""
 
 
@@ -112,8 +111,8 @@ class Page:
 
     title: str
     lead: str = ""
-    sections: Sequence[Section] = field(default=())
-    links: Sequence[tuple[str, str]] = field(default=())
+    sections: Sequence[Section] = ()
+    links: Sequence[tuple[str, str]] = ()
 
 
 def write_page(path: PathLike, page: Page) -> Path:
@@ -130,75 +129,33 @@ def render_page(page: Page) -> str:
     """
     from markupsafe import Markup
 
-    style, script = _file("page.css"), _file("page.js")
-    html = _environment().get_template("page.html.j2").render(
-        page=page, style=Markup(style), script=Markup(script), policy=_policy(script), version=_version()
+    from ebmcal import __version__
+
+    folder = resources.files("ebmcal.reports").joinpath("templates")
+    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    # Content security policy: the page may show itself and run its own script, nothing else.
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
+    html = environment().get_template("page.html.j2").render(
+        page=page, style=Markup(style), script=Markup(script), policy=policy, version=__version__
     )  # fmt: skip
     return html.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written as UTF-8
 
 
 def render_table(table: Table) -> str:
     """The HTML of a table alone, for notebooks."""
-    blocks: Any = _environment().get_template("blocks.html.j2").module
+    blocks: Any = environment().get_template("blocks.html.j2").module
     return str(blocks.table(table))
 
 
-def draw(
-    key: str,
-    title: str,
-    caption: str,
-    *panels: Callable[["Axes"], Any],
-    size: tuple[float, float] = PANEL,
-    below: float = 0.0,
-    left: float = LEFT,
-) -> Picture:
-    """A picture with one axes per panel, three to a row. A panel is a function that draws on the axes it gets.
-
-    `key` is unique on a page; `below` and `left` are extra or other room around the axes, in inches.
-    """
-    from matplotlib.figure import Figure
-
-    across, down = min(len(panels), PER_ROW), math.ceil(len(panels) / PER_ROW)
-    figure = Figure(figsize=(size[0] * across, size[1] * down))
-    axes = figure.subplots(down, across, squeeze=False).flatten()
-    for panel, ax in zip_longest(panels, axes):
-        panel(ax) if panel else ax.set_axis_off()
-    top = TITLED if any(ax.get_title(loc="left") for ax in axes) else UNTITLED
-    width, height = size[0] * across, size[1] * down
-    for index, ax in enumerate(axes):  # a layout engine would draw every figure twice
-        row, column = divmod(index, across)
-        x, y = size[0] * column + left, size[1] * (down - 1 - row) + BOTTOM + below
-        inner = size[0] - left - RIGHT, size[1] - BOTTOM - below - top
-        ax.set_position((x / width, y / height, inner[0] / width, inner[1] / height))
-    return Picture(title, to_svg(figure, key, title), caption, across)
-
-
 @functools.cache
-def _environment() -> "Environment":
+def environment() -> "Environment":
+    """The templates of pages and model cards."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    environment = Environment(
-        loader=PackageLoader("ebmcal.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    environment.globals.update(fold_after=FOLD_AFTER, kind_of=lambda block: type(block).__name__.lower())
-    return environment
-
-
-def _policy(script: str) -> str:
-    """Content security policy: the page may show itself and run its own script, nothing else."""
-    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    return f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
-
-
-def _file(name: str) -> str:
-    return resources.files("ebmcal.reports").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _version() -> str:
-    from ebmcal import __version__
-
-    return __version__
+    found = Environment(
+        loader=PackageLoader("ebmcal.reports"), autoescape=lambda name: name is None or ".html" in name,
+        undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    found.globals.update(fold_after=FOLD_AFTER, kind_of=lambda block: type(block).__name__.lower())
+    return found

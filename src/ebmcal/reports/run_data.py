@@ -4,17 +4,19 @@ An unfinished run is not an error: its report lists what is missing.
 """
 
 import functools
-import itertools
 import json
 import re
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebmcal.calibration import make_calibrator
 from ebmcal.config import read_yaml
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
+from ebmcal.reports.tables import recommended_key, row_name
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import PathLike, read_json
 
@@ -45,24 +47,30 @@ class Subject:
         return [*self.given, *self.paths]
 
     @property
-    def test_sets(self) -> list[str]:
-        return [split for split in self.splits if split.startswith("test")]
+    def test_set(self) -> str | None:
+        """The first test set; None if there are no predictions of one."""
+        return next((split for split in self.splits if split.startswith("test")), None)
 
-    def read(self, split: str) -> Predictions | None:
+    def read(self, split: str | None) -> Predictions | None:
         """The predictions of a split; None if there are none."""
-        if split in self.given:
-            return self.given[split]
-        return _read_predictions(self.paths[split]) if split in self.paths else None
+        if split is None or split not in self.splits:
+            return None
+        return self.given[split] if split in self.given else _read(self.paths[split], _changed(self.paths[split]))
 
     def calibrated(self, calibrator: str | None, split: str) -> Predictions | None:
         """The predictions of a split with a calibrator such as "temperature (dev)"; None if it cannot be fitted."""
-        if calibrator is not None and calibrator in self.versions and split == "test":
-            return self.versions[calibrator]
-        rows, found = self.read(split), re.fullmatch(r"(.+) \((train|dev|cross-fit)\)", calibrator or "")
-        held_out = self.read(FITTED_ON[found[2]]) if found else None
-        if rows is None or held_out is None or found is None:
+        if calibrator in self.versions and split == "test":
+            return self.versions[str(calibrator)]
+        found = re.fullmatch(r"(.+) \((train|dev|cross-fit)\)", calibrator or "")
+        rows, held_out = self.read(split), self.read(FITTED_ON[found[2]]) if found else None
+        if found is None or rows is None or held_out is None:
             return None
-        return _calibrate(found[1], held_out, rows)
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # few rows: the advice says so
+                return make_calibrator(found[1]).fit_predictions(held_out.labelled()).apply(rows)
+        except EbmcalError:
+            return None
 
 
 @dataclass(frozen=True)
@@ -78,10 +86,55 @@ class RunData:
     noise_examples: tuple[Mapping[str, Any], ...] = ()
     missing: tuple[str, ...] = ()
 
+    @property
+    def first_seeds(self) -> list[Subject]:
+        """The first seed of each method; the Python API draws the others."""
+        return list({subject.method: subject for subject in reversed(self.subjects)}.values())[::-1]
+
     def part(self, name: str) -> Mapping[str, Any]:
         """An object of `results.json`, empty if it is absent."""
         value = self.document.get(name)
         return value if isinstance(value, Mapping) else {}
+
+    def baseline_of(self, subject: Subject) -> Subject | None:
+        """The baseline of the same seed; of prediction files without one of that name, the first."""
+        named = [s for s in self.subjects if s.method == "baseline" and s.seed == subject.seed]
+        found = next(iter(named or (self.subjects if subject.seed is None else ())), None)
+        return None if found is subject else found
+
+
+@dataclass(frozen=True)
+class Focus:
+    """The model that the report is about: the recommended one, otherwise the first."""
+
+    subject: Subject
+    calibrator: str | None
+    before: Predictions  # labelled rows of the test set
+    after: Predictions | None  # with the calibrator
+    is_recommended: bool
+
+    @property
+    def name(self) -> str:
+        return row_name(self.subject.method, self.calibrator if self.after is not None else None)
+
+    @property
+    def rows(self) -> Predictions:
+        return self.before if self.after is None else self.after
+
+
+def find_focus(data: RunData) -> Focus | None:
+    """The recommended model with its labelled test rows; None if no model has any."""
+    key, trial = recommended_key(data.evaluation), data.part("recommended").get("trial")
+    candidates = [s for s in data.subjects if s.test_set and key and s.method == key[0]]
+    candidates.sort(key=lambda subject: subject.name != trial)
+    for subject in [*candidates, *data.subjects]:
+        rows = subject.read(subject.test_set)
+        if rows is not None and (rows.labels >= 0).any():
+            is_chosen = subject in candidates
+            calibrator = key[1] if key and is_chosen else next(iter(subject.versions), None)
+            after = subject.calibrated(calibrator, str(subject.test_set))
+            return Focus(subject, calibrator, rows.labelled(), after and after.labelled(), is_chosen)
+    return None
 
 
 def read_run(root: PathLike) -> RunData:
@@ -89,21 +142,27 @@ def read_run(root: PathLike) -> RunData:
     run = RunDir(Path(root))
     if not run.root.is_dir():
         raise EbmcalError(f"{run.root} is not a directory. Expected the output directory of `ebmcal run`.")
-    subjects = [_subject(run, trial) for trial in run.trials()]
+    subjects = tuple(
+        Subject(
+            trial.method, trial.seed, {split: run.predictions(trial, split) for split in run.splits(trial)},
+            history=tuple(read_history(run.history(trial))),
+        )
+        for trial in run.trials()
+    )  # fmt: skip
     if not subjects and not run.results.exists():
         raise EbmcalError(
             f"{run.root} has neither results.json nor predictions. Expected the output directory of `ebmcal run`; for "
             "prediction files use `ebmcal evaluate --report`."
         )
-    document = read_document(run)
+    document, settings = read_document(run), read_yaml(run.config) if run.config.exists() else {}
     evaluation = read_evaluation(run, document) if document else _evaluate(subjects)
-    config = _read_text(run.config) if run.config.exists() else None
+    config = run.config.read_text(encoding="utf-8") if run.config.exists() else None
     examples = read_json(run.noise_examples) if run.noise_examples.exists() else []
     if not isinstance(examples, list):
         raise EbmcalError(f"{run.noise_examples} is corrupt: expected a list. Delete it to report without examples.")
     title = str(evaluation.meta.get("task") or run.root.resolve().name)
-    missing = _missing(run, document, subjects)
-    return RunData(title, evaluation, tuple(subjects), document, run.root, config, tuple(examples), missing)
+    missing = _missing(run, settings, subjects)
+    return RunData(title, evaluation, subjects, document, run.root, config, tuple(examples), missing)
 
 
 def read_document(run: RunDir) -> dict[str, Any]:
@@ -122,76 +181,48 @@ def read_evaluation(run: RunDir, document: Mapping[str, Any]) -> "Evaluation":
         return Evaluation.from_json(document)
 
 
-def _evaluate(subjects: list[Subject]) -> "Evaluation":
+def _evaluate(subjects: tuple[Subject, ...]) -> "Evaluation":
     """The evaluation of a run that has not written `results.json` yet."""
     from ebmcal.evaluation import evaluate_trials
 
     predictions = {
         Trial(s.method, s.seed or 0): {name: rows for name in s.splits if (rows := s.read(name)) is not None}
         for s in subjects
-        if s.test_sets
+        if s.test_set
     }
-    return evaluate_trials(predictions, posthoc=[], n_resamples=200)
+    return evaluate_trials(predictions, n_resamples=200)
 
 
-def _subject(run: RunDir, trial: Trial) -> Subject:
-    paths = {split: run.predictions(trial, split) for split in run.splits(trial)}
-    return Subject(trial.method, trial.seed, paths, history=tuple(read_history(run.history(trial))))
+def _changed(path: Path) -> int:
+    return path.stat().st_mtime_ns
 
 
 @functools.lru_cache(maxsize=64)
-def _read_cached(path: Path, changed: int) -> Predictions:
+def _read(path: Path, changed: int) -> Predictions:
     try:
         return Predictions.read(path)
     except (OSError, KeyError, TypeError) as error:
         raise EbmcalError(f"{path} is corrupt: {error}. Delete it and run the same `ebmcal run` again.") from error
 
 
-def _read_predictions(path: Path) -> Predictions:
-    return _read_cached(path, path.stat().st_mtime_ns)
-
-
-def _calibrate(name: str, held_out: Predictions, rows: Predictions) -> Predictions | None:
-    import warnings
-
-    from ebmcal.calibration import make_calibrator
-
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # few rows: the advice says so
-            return make_calibrator(name).fit_predictions(held_out.labelled()).apply(rows)
-    except EbmcalError:
-        return None
-
-
 def read_history(path: Path) -> list[Mapping[str, Any]]:
     """The entries of `history.jsonl`. A stopped run may leave an incomplete last line, which is skipped."""
-    lines = _read_text(path).splitlines() if path.exists() else []
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
     entries = []
     for number, line in enumerate(lines, start=1):
         try:
-            entries.append(json.loads(line) if line.strip() else None)
+            entries.append(json.loads(line))
         except ValueError as error:
             if number < len(lines):
                 raise EbmcalError(f"{path}, line {number} is not JSON: {error}. Delete it to skip it.") from error
     return [entry for entry in entries if isinstance(entry, Mapping)]
 
 
-def _read_text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise EbmcalError(f"{path} is not readable as UTF-8 text: {error}.") from error
-
-
-def _missing(run: RunDir, document: Mapping[str, Any], subjects: list[Subject]) -> tuple[str, ...]:
+def _missing(run: RunDir, settings: Mapping[str, Any], subjects: tuple[Subject, ...]) -> tuple[str, ...]:
     found = [] if run.results.exists() else ["results.json is not written yet; results were computed for this report."]
     found += [] if run.config.exists() else ["config.yaml is missing: the settings of this run are unknown."]
-    found += [f"{subject.name}: no predictions of the test split yet." for subject in subjects if not subject.test_sets]
-    settings = read_yaml(run.config) if run.config.exists() else {}
-    methods, seeds = (settings.get(name) for name in ("methods", "seeds"))
-    names = {subject.name for subject in subjects}
-    for method, seed in itertools.product(methods or [], seeds or []) if isinstance(methods, list) else ():
-        if subjects and f"{method}-seed{seed}" not in names:
-            found.append(f"{method}-seed{seed}: not trained yet.")
-    return tuple(found)
+    found += [f"{subject.name}: no predictions of the test split yet." for subject in subjects if not subject.test_set]
+    methods, seeds = (value if isinstance(value := settings.get(name), list) else [] for name in ("methods", "seeds"))
+    names = [f"{method}-seed{seed}" for method in methods for seed in seeds] if subjects else []
+    trained = {subject.name for subject in subjects}
+    return (*found, *(f"{name}: not trained yet." for name in names if name not in trained))
