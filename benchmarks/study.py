@@ -41,11 +41,12 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="YAML file with tasks and stages.")
     parser.add_argument("--data", type=Path, help="Directory with glue/, intents/ and shift/.")
     parser.add_argument("--runs", type=Path, help="Default: runs/NAME.")
-    parser.add_argument("--gather", action="store_true")
+    parser.add_argument("--stages", type=int, help="Only so many stages, from the first.")
+    parser.add_argument("--gather", action="store_true", help="Run nothing, only collect what is finished.")
     options = parser.parse_args()
     options.runs = options.runs or Path("runs") / options.study.parent.name
     spec = yaml.safe_load(options.study.read_text())
-    for stage in [] if options.gather else spec["stages"]:
+    for stage in [] if options.gather else spec["stages"][: options.stages]:
         for method in stage["methods"]:
             for task in stage["tasks"]:
                 if run_trial(spec, stage, task, method, options):
@@ -129,6 +130,7 @@ def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
 
 def gather(options: Any) -> None:
     """Collect the results of all finished runs into the study's tables."""
+    warnings.simplefilter("ignore")  # few rows, and temperatures at their bound, show in the tables
     frames: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     target = options.study.parent
     keep = yaml.safe_load(options.study.read_text()).get("keep_predictions", True)
@@ -159,7 +161,6 @@ def gather(options: Any) -> None:
             table.to_csv(target / f"{name}.csv", index=False, float_format="%.6g")
 
 
-@warnings.catch_warnings()
 def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
     """What settings are chosen by: results on the calibration rows, with a temperature from the other half of them."""
     row: dict[str, Any] = {"model": trial.name, **trial_columns(trial.name)}
@@ -167,7 +168,6 @@ def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
     if "calibration" not in splits:
         return row
     p = run.predictions(trial.method, "calibration", trial.seed)
-    warnings.simplefilter("ignore")  # few rows, and temperatures at their bound, show in the table
     classes = np.arange(len(p.label_names))
     folded = np.empty_like(p.probs)
     half = np.arange(len(p)) % 2

@@ -131,6 +131,17 @@ def speed() -> str:
     return table(("task", "compared with", "ebmcal", "the other", "faster by"), rows)
 
 
+def faults() -> str:
+    """The trials of benchmarks/faults.json by kind of fault."""
+    import json
+
+    found = json.loads((ROOT / "benchmarks" / "faults.json").read_text())
+    columns = ("trials", "correct", "read", "error", "failure")
+    rows = [[row["fault"], *(f"{row[name]:,}" for name in columns)] for row in found["faults"]]
+    total = ["**total**", *(f"{sum(row[name] for row in found['faults']):,}" for name in columns)]
+    return f"{found['minutes']:.0f} minutes, version {found['version']}:\n\n" + table(("fault", *columns), [*rows, total])
+
+
 def study_blocks() -> dict[str, Callable[[], str]]:
     """The tables of benchmarks/study_tables.py."""
     spec = importlib.util.spec_from_file_location("study_tables", ROOT / "benchmarks" / "study_tables.py")
@@ -141,7 +152,7 @@ def study_blocks() -> dict[str, Callable[[], str]]:
 
 BLOCKS: dict[str, Callable[[], str]] = {
     "settings": settings, "commands": commands, "methods": methods, "calibrators": calibrators, "metrics": metrics,
-    "speed": speed, **study_blocks(),
+    "speed": speed, "faults": faults, **study_blocks(),
 }  # fmt: skip
 
 PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted(DOCS.rglob("*.md"))]
@@ -166,7 +177,8 @@ def draw_pictures() -> None:
     import numpy as np
 
     from ebmcal import Predictions, TemperatureScaling
-    from ebmcal.reports.plots import reliability_diagram, to_svg
+    from ebmcal.reports.figures import to_svg
+    from ebmcal.reports.plots import reliability_diagram
 
     rng = np.random.default_rng(0)
     odds = rng.normal(0, 1.6, 4000)
