@@ -21,19 +21,19 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 def touched(operation: Callable[[], Any]) -> list[str]:
     """Modules with a function call while `operation` runs, apart from module bodies."""
-    found: set[str] = set()
+    called: set[Any] = set()
 
     def profile(frame: Any, event: str, _: Any) -> None:
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(str(ROOT)) and frame.f_code.co_name not in ("<module>", "__getattr__"):
-            found.add(str(Path(path).relative_to(ROOT)))
+        if event == "call":
+            called.add(frame.f_code)
 
     sys.setprofile(profile)
     try:
         operation()
     finally:
         sys.setprofile(None)
-    return sorted(found)
+    ours = [Path(code.co_filename) for code in called if code.co_name not in ("<module>", "__getattr__")]
+    return sorted({str(path.relative_to(ROOT)) for path in ours if path.is_relative_to(ROOT) and path.suffix == ".py"})
 
 
 def main() -> None:

@@ -111,9 +111,25 @@ def test_the_scalar_energy_is_saved_with_its_head(tmp_path):
     assert np.std(a) > 0
 
 
+def edit(folder, file, **entries):
+    path = folder / file
+    path.write_text(json.dumps((json.loads(path.read_text()) if path.exists() else {}) | entries))
+
+
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
+        (lambda d: edit(d, "ebmcal.json", max_length="long"), "max_length is 'long'; expected int"),
+        (lambda d: edit(d, "ebmcal.json", energy=["hidden"]), r"energy is \['hidden'\]"),
+        (lambda d: edit(d, "ebmcal.json", text_column=3), "text_column is 3"),
+        (lambda d: edit(d, "ebmcal.json", folded_temperature="hot"), "folded_temperature is 'hot'"),
+        (lambda d: edit(d, "config.json", architectures=5), "is a 5 without a classification head"),
+        (lambda d: edit(d, "config.json", id2label=["a", "b", "c"]), "not a usable"),
+        (lambda d: edit(d, "config.json", id2label={"0": "a", "1": "b", "7": "c"}), "not a usable model: KeyError"),
+        (lambda d: edit(d, "config.json", id2label={"x": "a"}), "not a usable"),
+        (lambda d: edit(d, "config.json", hidden_size="wide"), "not a usable"),
+        (lambda d: edit(d, "config.json", model_type=7), "not a usable"),
+        (lambda d: (d / "tokenizer.json").write_text("[]"), "not a usable model"),
         (lambda d: (d / "config.json").unlink(), "no config.json"),
         (lambda d: (d / "config.json").write_text("[]"), "expected a JSON object"),
         (lambda d: (d / "config.json").write_text("{"), "not valid JSON"),

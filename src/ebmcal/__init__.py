@@ -69,6 +69,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.modeling.classifier import EnergyClassifier as EnergyClassifier
     from ebmcal.monitoring import monitor as monitor
     from ebmcal.noise import generate_noise as generate_noise
+    from ebmcal.pipeline.cross_fit import cross_fit as cross_fit
     from ebmcal.prediction import predict_file as predict_file
     from ebmcal.predictions import Predictions as Predictions
     from ebmcal.reports import write_report as write_report

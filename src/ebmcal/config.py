@@ -21,8 +21,8 @@ Names = list[str]
 #: numpy and torch accept seeds of 32 bits; the others are sanity limits.
 MAX_SEED, MAX_STEPS, MAX_ROWS = 2**32, 10**8, 10**9
 
-#: A config file has at most this many characters.
-MAX_YAML_CHARACTERS = 100_000
+#: A config file has at most this many characters and nodes.
+MAX_YAML_CHARACTERS, MAX_YAML_NODES = 1_000_000, 10_000
 
 DATA, MODEL, NOISE, TRAINING, RUN = "Data", "Model and methods", "Noise", "Training", "Run"
 
@@ -258,11 +258,16 @@ def _explain(error: ValidationError) -> list[str]:
 
 
 class _StrictLoader(yaml.SafeLoader):
-    """Rejects duplicate keys and aliases, which can expand without bound."""
+    """Rejects duplicate keys, aliases (which can expand without bound), and files with too many nodes."""
+
+    n_nodes = 0
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         if self.check_event(yaml.events.AliasEvent):
             raise yaml.composer.ComposerError(None, None, "aliases are not supported", self.peek_event().start_mark)  # type: ignore[no-untyped-call]
+        self.n_nodes += 1
+        if self.n_nodes > MAX_YAML_NODES:
+            raise yaml.composer.ComposerError(None, None, f"more than {MAX_YAML_NODES:,} entries")
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

@@ -53,10 +53,14 @@ def load(name: PathLike, *, device: str | None = None) -> "Model":
     card = read_card(folder)
     register_energy(str(card.get("energy", "hidden")))
     classifier = EnergyClassifier.from_pretrained(folder).to(device or default_device()).eval()
-    tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
-    limits = (tokenizer.model_max_length, max_positions(classifier.config) or MAX_LENGTH, MAX_LENGTH)
-    max_length = int(card.get("max_length") or min(limits))
-    return Model(folder, Predictor(classifier, tokenizer, max_length), card, read_calibrator(folder))
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
+        limits = (tokenizer.model_max_length, max_positions(classifier.config) or MAX_LENGTH, MAX_LENGTH)
+        predictor = Predictor(classifier, tokenizer, max(1, card.get("max_length") or min(limits)))
+        _ = predictor.label_names
+    except Exception as error:  # of the tokenizer's files or the labels in config.json
+        raise EbmcalError(f"{folder} is not a usable model: {' '.join(repr(error).split())[:300]}") from error
+    return Model(folder, predictor, card, read_calibrator(folder))
 
 
 @dataclass(frozen=True, eq=False)
@@ -301,8 +305,8 @@ def _check_classifier(folder: Path) -> None:
     config = read_json(folder / "config.json")
     if not isinstance(config, dict):
         raise EbmcalError(f"{folder}/config.json holds a {type(config).__name__}; expected a JSON object.")
-    kinds = [str(kind) for kind in config.get("architectures") or []]
-    if kinds and not any("SequenceClassification" in kind for kind in kinds):
+    kinds = np.ravel(config.get("architectures") or []).astype(str)
+    if len(kinds) and not any("SequenceClassification" in kind for kind in kinds):
         raise EbmcalError(
             f"{folder} is a {kinds[0]} without a classification head. Finetune it first: "
             f"ebmcal run --encoder {folder} …"

@@ -25,6 +25,12 @@ from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 #: In a model directory: energy, method, seed, training data, calibrator, abstention rule, histograms.
 CARD_FILE = "ebmcal.json"
 
+#: The types of its entries that predictions depend on.
+CARD_TYPES: dict[str, Any] = {
+    "energy": str, "centered": bool, "method": str, "max_length": int, "text_column": str, "text_pair_column": str,
+    "is_pair": bool, "folded_temperature": int | float,
+}  # fmt: skip
+
 
 @dataclass(frozen=True, order=True)
 class Trial:
@@ -133,6 +139,10 @@ def read_card(model: PathLike) -> dict[str, Any]:
     card = read_json(path)
     if not isinstance(card, dict):
         raise EbmcalError(f"{path} holds a {type(card).__name__}; expected a JSON object. Restore or delete it.")
+    for name, kind in CARD_TYPES.items():
+        if not isinstance(card.get(name), kind | None):
+            wanted = getattr(kind, "__name__", kind)
+            raise EbmcalError(f"{path}: {name} is {card[name]!r}; expected {wanted}. Restore or delete it.")
     return card
 
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from datasets import Dataset
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import AutoModelForSequenceClassification, TrainingArguments
 
 import ebmcal
@@ -117,6 +118,32 @@ def test_a_checkpoint_loads_without_ebmcal(tmp_path):
     with torch.no_grad():
         logits = plain(**encoded).logits.numpy()
     np.testing.assert_allclose(ebmcal.load(tmp_path / "model").predict(TEXTS[:8]).logits, logits, atol=1e-5)
+
+
+class Synchronisations(TorchDispatchMode):
+    """Records operations whose result the CPU needs: on a GPU each of them waits for all queued work."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        indices = args[1] if name in ("index", "index_put_") else ()
+        has_mask = any(index is not None and index.dtype == torch.bool for index in indices)
+        if name in ("_local_scalar_dense", "nonzero", "masked_select") or has_mask:
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("method", ["baseline", "hidden", "scalar", "noise-entropy", "poscal", "focal"])
+def test_a_step_never_waits_for_the_device(tmp_path, method):
+    trainer = make_trainer(tmp_path, method, noise_setting="splice 0.5, unrelated 0.5")
+    trainer.current_gradient_accumulation_steps = 1
+    batch = next(iter(trainer.get_train_dataloader()))
+    with Synchronisations() as counter:
+        trainer.training_step(trainer.model, batch)
+    assert counter.found == []
 
 
 def test_noise_start_and_noise_every(tmp_path):

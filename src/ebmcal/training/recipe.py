@@ -90,16 +90,19 @@ def resolve_training(
     given: dict[str, Any], n_train: int, hidden_size: int, published: PublishedSettings | None = None
 ) -> TrainingSettings:
     """The settings of a training: what is `given` (None: left open), then the published ones, then the defaults."""
-    batch_size = given.get("batch_size") or _batch_size(n_train, published)
+    usual = BATCH_SIZE if n_train >= ROWS_AT_BATCH_SIZE else SMALL_BATCH_SIZE
+    batch_size = given.get("batch_size") or (published.batch_size if published else usual)
     if n_train < batch_size:
         raise EbmcalError(
             f"There are {n_train} training rows, fewer than one batch of {batch_size}. Use --batch-size {n_train}."
         )
     steps = given.get("steps") or (published.steps if published and not given.get("epochs") else None)
     steps = steps or max(1, round((given.get("epochs") or n_epochs(n_train)) * n_train / batch_size))
-    warmup = _first(given.get("warmup_steps"), published.warmup_steps if published else None)
-    warmup = round(WARMUP_SHARE * steps) if warmup is None else warmup
-    rate = given.get("learning_rate") or _learning_rate(published, hidden_size)
+    warmup = given.get("warmup_steps")  # may be 0
+    if warmup is None:
+        warmup = published.warmup_steps if published else round(WARMUP_SHARE * steps)
+    usual_rate = WIDE_LEARNING_RATE if hidden_size >= NARROW else NARROW_LEARNING_RATE
+    rate = given.get("learning_rate") or (published.learning_rate if published else usual_rate)
     if warmup > steps:
         raise EbmcalError(f"warmup_steps is {warmup}, more than the {steps} training steps. Use fewer.")
     return TrainingSettings(
@@ -116,19 +119,3 @@ def resolve_training(
         eval_steps=given.get("eval_steps") or (500 if published else max(1, steps // 8)),
         save_steps=given.get("save_steps") or max(1, min(500, steps // 4)),
     )
-
-
-def _batch_size(n_train: int, published: PublishedSettings | None) -> int:
-    if published:
-        return published.batch_size
-    return BATCH_SIZE if n_train >= ROWS_AT_BATCH_SIZE else SMALL_BATCH_SIZE
-
-
-def _learning_rate(published: PublishedSettings | None, hidden_size: int) -> float:
-    if published:
-        return published.learning_rate
-    return WIDE_LEARNING_RATE if hidden_size >= NARROW else NARROW_LEARNING_RATE
-
-
-def _first(*values: int | None) -> int | None:
-    return next((v for v in values if v is not None), None)
