@@ -1,11 +1,14 @@
-"""The command line: overview, help, exit codes, errors without tracebacks, `ebmcal run`."""
+"""The command line: overview, help, exit codes, warnings, errors without tracebacks, `ebmcal run`."""
 
 import os
 import subprocess
 import sys
+import warnings
 
 import pytest
+from typer.testing import CliRunner
 
+from ebmcal import EbmcalError
 from ebmcal.cli import COMMANDS, build_app, main
 from small_runs import rows, write_csv
 
@@ -17,28 +20,63 @@ def call(*arguments, **environment):
     )  # fmt: skip
 
 
+def help_of(*words):
+    result = CliRunner().invoke(build_app(" ".join(words)), [*words, "--help"], env={"COLUMNS": "100"})
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
 def test_the_overview_lists_every_command():
-    result = call("--help")
-    assert result.returncode == 0
-    for name in COMMANDS:
-        assert name.split()[0] in result.stdout
+    overview = help_of()
+    for name, command in COMMANDS.items():
+        assert f"  {name.split()[0]} " in overview
+        assert command.panel in overview
 
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_has_help(name):
-    from typer.testing import CliRunner
+    assert "--help" in help_of(*name.split())
 
-    result = CliRunner().invoke(build_app(name), [*name.split(), "--help"], env={"COLUMNS": "100"})
-    assert result.exit_code == 0, result.output
-    assert "--help" in result.output
+
+def test_help_is_complete():
+    """The whole docstring is shown, not only its first line."""
+    assert "Exit codes: 0 done" in " ".join(help_of("predict").split())
+    assert "Exit codes: 0 no alarm" in " ".join(help_of("monitor").split())
 
 
 def test_the_help_of_run_fits_one_screen_and_help_all_has_the_rest():
-    short, full = call("run", "--help").stdout, call("run", "--help-all").stdout
-    assert len(short.splitlines()) <= 60
+    short, full = help_of("run"), call("run", "--help-all").stdout
+    assert len(short.splitlines()) <= 45
+    assert 15 <= short.count("\n  --") <= 28
     assert "--train" in short
     assert "poscal" not in short
     assert "poscal_weight" in full
+
+
+@pytest.mark.parametrize(
+    ("command", "options"),
+    [
+        ("run", ["--text-column", "--text-pair-column", "--label-column", "--id-column", "--encoding", "--output"]),
+        ("predict", ["--text-column", "--text-pair-column", "--label-column", "--id-column", "--encoding", "--output"]),
+        ("calibrate", ["--predictions", "--data", "--label-column", "--output", "--normalize"]),
+        ("abstain", ["--predictions", "--data", "--label-column", "--output", "--normalize"]),
+        ("evaluate", ["--json", "--report", "--normalize"]),
+        ("monitor", ["--json", "--report", "--normalize"]),
+        ("robustness", ["--data", "--text-column", "--text-pair-column", "--label-column", "--json", "--report"]),
+        ("export", ["--data", "--text-column", "--text-pair-column", "--label-column", "--overwrite"]),
+        ("noise generate", ["--engine", "--workers", "--ray-address", "--text-column"]),
+    ],
+)
+def test_the_same_thing_has_the_same_option_everywhere(command, options):
+    shown = help_of(*command.split())
+    assert [option for option in options if f"{option} " not in shown] == []
+
+
+@pytest.mark.parametrize(
+    "command", ["predict", "serve", "export", "push", "calibrate", "abstain", "monitor", "robustness"]
+)
+def test_commands_for_models_take_run_directories(command):
+    assert "run directory" in " ".join(help_of(command).split())
 
 
 def test_exit_codes_and_messages(tmp_path):
@@ -49,6 +87,19 @@ def test_exit_codes_and_messages(tmp_path):
     assert "Traceback" not in missing.stderr
     assert "no.csv" in missing.stderr
     assert call("--version").stdout.startswith("ebmcal 0.2")
+
+
+def test_warnings_are_plain_lines_in_every_command(monkeypatch, capsys):
+    def warn(_):
+        for text in ("few rows", "few rows"):
+            warnings.warn(text, UserWarning, stacklevel=1)
+        warnings.warn("not for users", DeprecationWarning, stacklevel=1)
+        raise EbmcalError("stop here")
+
+    monkeypatch.setattr("ebmcal.data.tasks.find_task", warn)
+    with pytest.raises(SystemExit):
+        main(["tasks", "rte"])
+    assert capsys.readouterr().err.splitlines() == ["Warning: few rows", "Error: stop here"]
 
 
 def test_run_on_a_csv_file(tmp_path, encoder_dir):

@@ -4,22 +4,19 @@ import json
 
 import numpy as np
 import pytest
-import typer
 from scipy.special import softmax
 from typer.testing import CliRunner
 
 import ebmcal
 from ebmcal import EbmcalError, Predictions
-from ebmcal.cli.evaluate import evaluate
+from ebmcal.cli import build_app
 
 QUICK = ["--resamples", "50"]
 NAMES = ("neg", "neu", "pos")
 
 
 def run(*arguments):
-    app = typer.Typer()
-    app.command()(evaluate)
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(build_app("evaluate"), ["evaluate", *map(str, arguments)])
 
 
 def output_of(*arguments):
@@ -214,9 +211,9 @@ def test_other_labels_for_the_same_ids_are_rejected(files):
         (["missing.csv"], "missing.csv does not exist"),
         (["a=missing.csv"], "missing.csv does not exist"),
         (["base.csv", "--fit", "two.csv"], "fit (--fit) of base.csv has the classes"),
-        (["base.csv", "--json", "./base.csv"], "would overwrite the predictions"),
-        (["a=base.csv", "--json", "base.csv"], "would overwrite the predictions"),
-        (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "would overwrite the predictions"),
+        (["base.csv", "--json", "./base.csv"], "is also an input"),
+        (["a=base.csv", "--json", "base.csv"], "is also an input"),
+        (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "is also an input"),
         (["base.csv", "--json", "."], "--json . is a directory"),
         (["unlabelled.csv"], "unlabelled.csv: No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "fit (--fit) of base.csv: No row has a label"),

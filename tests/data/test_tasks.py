@@ -10,7 +10,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from ebmcal.cli.tasks import tasks as tasks_command
+from ebmcal.cli.run import tasks as tasks_command
 from ebmcal.data import TASKS, DataConfig, find_task, load_task
 from ebmcal.errors import EbmcalError
 

@@ -132,7 +132,7 @@ def test_noise_auroc_of_a_model(store, tmp_path, capsys, monkeypatch):
     ("arguments", "message"),
     [
         (["noise", "generate", "--engine", "rey"], "Unknown engine 'rey'. Did you mean 'ray'"),
-        (["noise", "generate", "--ray-workers", "2"], "--ray-address and --ray-workers need --engine ray"),
+        (["noise", "generate", "--workers", "2"], "--ray-address and --workers need --engine ray"),
         (["noise", "show", "absent"], "absent does not exist; expected a run directory or a noise store"),
         (["noise", "show", "."], "is not a noise store"),
         (["noise", "show", ".", "--model", "."], "--model needs --predictions"),

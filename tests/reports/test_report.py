@@ -17,8 +17,8 @@ from ebmcal.cli.evaluate import report
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.reports import report_text, write_evaluation_report, write_report
+from ebmcal.reports.figures import Picture
 from ebmcal.reports.html import confidence_verdict
-from ebmcal.reports.page import Picture
 from ebmcal.reports.run_data import read_run
 from ebmcal.run_dir import RunDir, Trial
 from synthetic_run import HOSTILE_TEXTS, LABELS, METHODS, make_predictions, make_run

@@ -21,7 +21,7 @@ from typer.core import TyperGroup
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
 TRAINING = ("torch", "transformers", "accelerate", "datasets", "safetensors")
-SERVING = (*TRAINING, "fastapi", "uvicorn", "prometheus_client")
+SERVING = (*TRAINING, "fastapi", "uvicorn", "httptools", "prometheus_client")
 
 
 @dataclass(frozen=True)
@@ -42,21 +42,21 @@ COMMANDS: dict[str, Command] = {
     "run": Command("run:run", "Train, calibrate and evaluate models on your data.", TRAIN, TRAINING, resumes=True),
     "demo": Command("run:demo", "The whole method on built-in data, in minutes.", TRAIN, TRAINING, resumes=True),
     "benchmark": Command(
-        "benchmark:benchmark", "Tasks × methods × seeds, with the paper's tables.", TRAIN, TRAINING, resumes=True
+        "run:benchmark", "Tasks × methods × seeds, with the paper's tables.", TRAIN, TRAINING, resumes=True
     ),
-    "tasks": Command("tasks:tasks", "List the built-in tasks.", TRAIN),
+    "tasks": Command("run:tasks", "List the built-in tasks.", TRAIN),
     "noise generate": Command("noise:generate", "Generate noise texts.", TRAIN, TRAINING, resumes=True),
     "noise show": Command("noise:show", "Show examples of noise texts.", TRAIN, TRAINING),
     "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", EVALUATE),
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and store it with the model.", EVALUATE),
     "abstain": Command("abstain:abstain", "Fit an abstention rule with a guarantee.", EVALUATE),
-    "report": Command("report:report", "Write the report of a run as HTML, Markdown, LaTeX or JSON.", EVALUATE),
+    "report": Command("evaluate:report", "Write the report of a run as HTML, Markdown, LaTeX or JSON.", EVALUATE),
     "predict": Command("predict:predict", "Predict a file of texts.", USE, TRAINING, resumes=True),
     "serve": Command("serve:serve", "Serve a model over HTTP, optionally with a web UI.", USE, SERVING, "serve"),
     "monitor": Command("monitor:monitor", "Monitor logged predictions: accuracy estimate, drift, OOD.", USE),
-    "robustness": Command("robustness:robustness", "Test a model on perturbed texts.", USE, TRAINING),
-    "export": Command("export:export", "Export a model to ONNX, verified against PyTorch.", USE, TRAINING),
-    "push": Command("export:push", "Upload a model with its card to the Hugging Face hub.", USE),
+    "robustness": Command("monitor:robustness", "Test a model on perturbed texts.", USE, TRAINING),
+    "export": Command("serve:export", "Export a model to ONNX, verified against PyTorch.", USE, TRAINING),
+    "push": Command("serve:push", "Upload a model with its card to the Hugging Face hub.", USE),
 }
 
 

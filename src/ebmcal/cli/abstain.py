@@ -6,17 +6,16 @@ from typing import Annotated
 import typer
 
 from ebmcal.cli.calibrate import predict_raw
+from ebmcal.cli.options import DataFile, LabelColumn, Normalize, PredictionsFile
 from ebmcal.errors import EbmcalError
 
 
 def abstain(
     model: Annotated[
-        Path | None, typer.Argument(help="Model directory, which stores the rule. None: a rule for the file alone.")
+        Path | None, typer.Argument(help="Model or run directory, which stores the rule. None: a rule for a file.")
     ] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(help="Predictions for labelled rows the model was not trained on.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Labelled texts instead of predictions; needs a model.")] = None,
+    predictions: PredictionsFile = None,
+    data: DataFile = None,
     max_error: Annotated[float | None, typer.Option(help="Maximum share of wrong answers.")] = None,
     confidence: Annotated[float, typer.Option(help="Probability that the error guarantee holds.")] = 0.9,
     score: Annotated[str, typer.Option(help="Score of the threshold: confidence, energy or both.")] = "confidence",
@@ -38,10 +37,8 @@ def abstain(
     training: Annotated[
         Path | None, typer.Option(help="Training texts for knn and mahalanobis. [default: those of the model's run]")
     ] = None,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
-    ] = False,
-    label_column: Annotated[str, typer.Option(help="Label column of --data.")] = "label",
+    normalize: Normalize = False,
+    label_column: LabelColumn = "label",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write the rule to this JSON file.")
     ] = None,
@@ -50,10 +47,12 @@ def abstain(
     ] = None,
 ) -> None:
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
+    from ebmcal.calibration.persistence import check_model_dir
     from ebmcal.run_dir import CARD_FILE
     from ebmcal.selective import fit_abstention, save_rule
     from ebmcal.selective.fitting import predictions_for_rule
 
+    model = None if model is None else check_model_dir(model)
     _check_options(model, predictions, data, output)
     rows = predictions if data is None or model is None else predict_raw(model, data, label_column)
     assert rows is not None  # checked by _check_options

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ebmcal.cli.options import DataFile, LabelColumn, Normalize, PredictionsFile
 from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
@@ -16,10 +17,8 @@ def calibrate(
     model: Annotated[
         Path | None, typer.Argument(help="Model or run directory, which stores the calibrator. None: any files.")
     ] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(help="Predictions for labelled rows the model was not trained on.")
-    ] = None,
-    data: Annotated[Path | None, typer.Option(help="Labelled texts instead of predictions; needs a model.")] = None,
+    predictions: PredictionsFile = None,
+    data: DataFile = None,
     calibrator: Annotated[
         str, typer.Option(help="Calibrator; settings may follow, as in scaling-binning:n_bins=15.")
     ] = "temperature",
@@ -33,10 +32,8 @@ def calibrate(
     allow_mismatch: Annotated[
         bool, typer.Option("--allow-mismatch", help="Accept training rows or predictions of another model.")
     ] = False,
-    normalize: Annotated[
-        bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")
-    ] = False,
-    label_column: Annotated[str, typer.Option(help="Label column of --data.")] = "label",
+    normalize: Normalize = False,
+    label_column: LabelColumn = "label",
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
     from ebmcal.calibration import apply_to_file, load_calibrator

@@ -1,6 +1,5 @@
 """`ebmcal noise generate` makes the noise texts of a run in advance; `ebmcal noise show` looks at noise."""
 
-import inspect
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -8,45 +7,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ebmcal.cli.options import with_config
-from ebmcal.config import RunConfig
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 
 if TYPE_CHECKING:
+    from ebmcal.config import RunConfig
     from ebmcal.noise.generation import Engine
     from ebmcal.noise.store import NoiseStore
     from ebmcal.run_dir import RunDir
 
 ENGINES = ("local", "ray")
 
-_OPTIONS = {
-    "count": Annotated[int | None, typer.Option(min=1, help="Texts to generate. Default: what a training draws.")],
-    "engine": Annotated[str | None, typer.Option(help="local (this process) or ray (Ray Data). [local]")],
-    "ray_address": Annotated[str | None, typer.Option(help="Ray cluster HOST:PORT. Default: this machine.")],
-    "ray_workers": Annotated[int | None, typer.Option(min=1, help="Ray workers. Default: one per GPU or CPU.")],
-}
 
-
-def generate(**options: Any) -> None:
-    """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
-    own = {name: options.pop(name) for name in _OPTIONS}
-    with_config(lambda config: _generate(config, **own))(**options)
-
-
-generate.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
-    [
-        *inspect.signature(with_config(lambda config: None)).parameters.values(),
-        *(
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            for name, annotation in _OPTIONS.items()
-        ),
-    ]
-)
-
-
-def _generate(
-    config: RunConfig, count: int | None, engine: str | None, ray_address: str | None, ray_workers: int | None
+def generate_noise(
+    config: "RunConfig", count: int | None, engine: str | None, ray_address: str | None, workers: int | None
 ) -> None:
-    chosen = _find_engine(engine or "local", ray_address, ray_workers)
+    """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
+    chosen = _find_engine(engine or "local", ray_address, workers)
     from ebmcal.noise.build import StoredNoise, build_noise
     from ebmcal.pipeline.workspace import noise_config, prepare
     from ebmcal.progress import make_reporter
@@ -76,20 +52,29 @@ def _generate(
             )
 
 
-def _find_engine(name: str, ray_address: str | None, ray_workers: int | None) -> "Engine":
+generate = with_config(
+    generate_noise,
+    count=Annotated[int | None, typer.Option(min=1, help="Texts to generate. [default: what a training draws]")],
+    engine=Annotated[str | None, typer.Option(help="local (this process) or ray (Ray Data). [local]")],
+    ray_address=Annotated[str | None, typer.Option(help="Ray: HOST:PORT of a cluster, or auto.")],
+    workers=Annotated[int | None, typer.Option(min=1, help="Ray: number of one-thread workers.")],
+)
+
+
+def _find_engine(name: str, ray_address: str | None, workers: int | None) -> "Engine":
     """The engine of that name; what it lacks is reported before any work starts."""
     if name not in ENGINES:
         raise unknown_name("engine", name, ENGINES)
     if name == "local":
-        if ray_address or ray_workers:
-            raise EbmcalError("--ray-address and --ray-workers need --engine ray.")
+        if ray_address or workers:
+            raise EbmcalError("--ray-address and --workers need --engine ray.")
         from ebmcal.noise.generation import generate_locally
 
         return generate_locally
     require_extra("ray", "ray")
     from ebmcal.noise import RayEngine
 
-    return RayEngine(ray_address, ray_workers)
+    return RayEngine(ray_address, workers)
 
 
 def show(

@@ -1,72 +1,110 @@
-"""Command-line options made from `RunConfig`, so that YAML and options cannot diverge.
+"""What commands share: options and arguments, checks of outputs, and the options of `ebmcal run`.
 
-Common settings are options; every setting can be given with `--set key=value`. `--help-all` lists all of them.
+The options of a run are made from `RunConfig`, so that YAML and options cannot diverge: common settings are options,
+every setting can be given with `--set key=value`, and `--help-all` lists them.
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Any, get_args, get_origin
 
 import typer
 import yaml
 
-from ebmcal.config import RunConfig, load_config
 from ebmcal.errors import EbmcalError
 
-_LISTS = ("methods", "seeds", "posthoc", "report_to")
+Model = Annotated[Path, typer.Argument(help="Model directory, or a run directory: its recommended model.")]
+PredictionsFile = Annotated[
+    Path | None, typer.Option(help="Predictions for labelled rows the model was not trained on.")
+]  # fmt: skip
+DataFile = Annotated[Path | None, typer.Option(help="Labelled texts instead of predictions; needs a model.")]
+TextColumn = Annotated[str | None, typer.Option(help="Text column. [default: the model's, or text]")]
+TextPairColumn = Annotated[str | None, typer.Option(help="Second text column.")]
+LabelColumn = Annotated[str, typer.Option(help="Label column of --data.")]
+Normalize = Annotated[bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")]
+JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
+ReportFile = Annotated[Path | None, typer.Option("--report", help="Write an HTML page with plots.")]
 
 
-def with_config(function: Callable[[RunConfig], None]) -> Callable[..., None]:
-    """A typer command whose options are the settings of a run; `function(config)` gets the config."""
+def split_names(text: str | None) -> list[str] | None:
+    """Names separated by commas; None if the option was not given."""
+    return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
+
+
+def check_outputs(outputs: dict[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
+    """Raise before any work if an output (option → path) cannot be written or would overwrite an input."""
+    from ebmcal.storage import check_writable
+
+    read = {Path(path).resolve() for path in inputs if path is not None}
+    for option, path in outputs.items():
+        if path is not None:
+            check_writable(path, option)
+            if path.resolve() in read:
+                raise EbmcalError(f"{option} {path} is also an input. Choose another file.")
+
+
+def write_results(found: Any, numbers: str, json_file: Path | None, report: Path | None) -> None:
+    """The numbers of a result (JSON) and its report, where asked for."""
+    from ebmcal.storage import write_text
+
+    if json_file is not None:
+        write_text(json_file, numbers + "\n")
+        typer.echo(f"Numbers written to {json_file}.", err=True)
+    if report is not None:
+        typer.echo(f"Report written to {found.report(report)}.", err=True)
+
+
+def with_config(function: Callable[..., None], **own: Any) -> Callable[..., None]:
+    """A typer command whose options are the settings of a run and its `own` ones (name → annotation, None by default).
+
+    `function(config, **own)` gets the config and the values of its own options.
+    """
+    from ebmcal.config import RunConfig, load_config
 
     def command(**options: Any) -> None:
         if options.pop("help_all"):
             _print_settings()
             return
         path, assignments = options.pop("config"), options.pop("assignments")
-        function(load_config(path, _overrides(options) | _assigned(assignments)))
+        values = {name: options.pop(name) for name in own}
+        function(load_config(path, _overrides(options) | _assigned(assignments)), **values)
 
-    extra = {
-        "config": (Path | None, typer.Option("--config", help="YAML file with settings; options override it."), None),
-        "assignments": (
-            list[str] | None,
-            typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; see --help-all."),
-            None,
-        ),
-        "help_all": (bool, typer.Option("--help-all", help="List all settings and exit."), False),
+    settings = RunConfig.model_fields.items()
+    annotations = {name: _annotation(name, field) for name, field in settings if _extra(field)["common"]} | own
+    annotations |= {
+        "config": Annotated[Path | None, typer.Option(help="YAML file with settings; options override it.")],
+        "assignments": Annotated[
+            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; see --help-all.")
+        ],
+        "help_all": Annotated[bool | None, typer.Option("--help-all", help="List all settings and exit.")],
     }
-    parameters = [
-        _parameter(name, field)
-        for name, field in RunConfig.model_fields.items()
-        if field.json_schema_extra["common"]  # type: ignore[index]
-    ]
-    parameters += [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option])
-        for name, (kind, option, default) in extra.items()
-    ]
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # read by typer
-    command.__name__ = function.__name__
-    command.__doc__ = function.__doc__
+    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
+        [
+            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+            for name, annotation in annotations.items()
+        ]
+    )
+    command.__name__, command.__doc__ = function.__name__, function.__doc__
     return command
 
 
-def _parameter(name: str, field: Any) -> inspect.Parameter:
+def _extra(field: Any) -> dict[str, Any]:
+    found: dict[str, Any] = field.json_schema_extra
+    return found
+
+
+def _annotation(name: str, field: Any) -> Any:
+    """The type and help of an option; lists are one word with commas, the config checks choices and ranges."""
     default = field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default
     help_ = field.description + (f" [{shown}]" if shown not in (None, False, {}, "", "auto") else "")
-    option = typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)
-    kind = list[str] | None if name == "ood" else _option_type(name, field.annotation) | None
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind, option])
-
-
-def _option_type(name: str, annotation: Any) -> Any:
-    """The type of an option; lists are one word with commas, choices and ranges are checked by the config."""
-    if name in _LISTS:
-        return str
-    inner = [t for t in get_args(annotation) if t is not type(None)] if get_origin(annotation) else [annotation]
-    first = inner[0] if inner else annotation
-    return first if first in (int, float, bool, Path) else str
+    if name == "ood":
+        return Annotated[list[str] | None, typer.Option(help=help_, metavar="NAME=FILE")]
+    kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
+    first = kinds[0] if kinds and get_origin(field.annotation) is not list else field.annotation
+    kind = first if first in (int, float, bool, Path) else str
+    return Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
@@ -92,12 +130,13 @@ def _print_settings() -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from ebmcal.config import RunConfig
+
     table = Table("setting", "default", "meaning", title="All settings (--set KEY=VALUE, or keys of the YAML file)")
     panel = ""
     for name, field in RunConfig.model_fields.items():
-        extra: Any = field.json_schema_extra
-        if extra["panel"] != panel:
-            panel = extra["panel"]
+        if _extra(field)["panel"] != panel:
+            panel = _extra(field)["panel"]
             table.add_section()
         default = field.get_default(call_default_factory=True)
         table.add_row(name, "" if default in (None, {}, []) else str(default), field.description)

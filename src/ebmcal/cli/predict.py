@@ -17,7 +17,7 @@ def predict(
         list[str],
         typer.Argument(
             metavar="MODEL... [FILE|-]",
-            help="Model directory (several are averaged), then CSV, TSV, JSONL, JSON, Parquet, .txt or - (stdin).",
+            help="Model or run directory (several are averaged), then CSV, TSV, JSON(L), Parquet, .txt or - (stdin).",
         ),
     ],
     output: Annotated[

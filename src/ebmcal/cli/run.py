@@ -1,13 +1,18 @@
-"""`ebmcal run` and `ebmcal demo`."""
+"""`ebmcal run`, `ebmcal demo`, `ebmcal benchmark` and `ebmcal tasks`."""
 
+import json
 import textwrap
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ebmcal.cli.options import with_config
-from ebmcal.config import RunConfig
+from ebmcal.cli.options import split_names, with_config
+from ebmcal.errors import EbmcalError
+
+if TYPE_CHECKING:
+    from ebmcal.config import RunConfig
+    from ebmcal.data.tasks import Task
 
 #: Columns of the output.
 WIDTH = 100
@@ -24,9 +29,8 @@ DEMO: dict[str, Any] = {
 }
 
 
-def run_config(config: RunConfig) -> None:
+def run_config(config: "RunConfig") -> None:
     """Train, calibrate and evaluate models on your data; ends with a recommendation and a report."""
-    from ebmcal.errors import EbmcalError
     from ebmcal.runs import start_run
 
     if config.output is None:
@@ -41,9 +45,6 @@ def run_config(config: RunConfig) -> None:
     typer.echo(f"Report: {finished.report}")
 
 
-run = with_config(run_config)
-
-
 def demo(
     output: Annotated[Path, typer.Option(help="The run directory.")] = Path("runs/demo"),
     seed: Annotated[int, typer.Option(help="Seed of the trainings.")] = 1,
@@ -52,3 +53,91 @@ def demo(
     from ebmcal.config import load_config
 
     run_config(load_config(None, DEMO | {"output": output, "seeds": [seed]}))
+
+
+def benchmark(
+    config: Annotated[Path, typer.Argument(help="YAML file: output, tasks, and any setting of `ebmcal run`.")],
+    output: Annotated[Path | None, typer.Option(help="Output directory, instead of the one in the file.")] = None,
+    only: Annotated[str | None, typer.Option(help="Tasks to run, separated by commas.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, list the trials, run nothing.")] = False,
+) -> None:
+    """Run every task with every method and seed, and compare the results with the published ones.
+
+    The same command again continues where it stopped. A trial that fails does not stop the others; the exit code is
+    then 1.
+    """
+    from ebmcal.benchmark import failure_table, gather, headline, load_benchmark, paper_tables, run_benchmark
+
+    plan = load_benchmark(config, output, split_names(only) or [])
+    if dry_run:
+        selected = [outcome for outcome in gather(plan) if outcome.task.is_selected]
+        states = [(o.task.name, t.method, t.seed, o.state(t)) for o in selected for t in o.task.trials]
+        _print_table(states, ["Task", "Method", "Seed", "State"])
+        n_done = sum(state == "done" for *_, state in states)
+        typer.echo(f"{n_done} of {len(states)} trials are done. Nothing was started.")
+        return
+    outcomes = run_benchmark(plan, progress=True)
+    failures = failure_table(outcomes)
+    for table in [*paper_tables(outcomes), *([failures] if len(failures) else [])]:
+        table.print()
+    typer.echo(f"{headline(outcomes)}. Report: {plan.output / 'report.html'}")
+    if any(outcome.failures for outcome in outcomes if outcome.task.is_selected):
+        raise typer.Exit(1)
+
+
+def tasks(
+    name: Annotated[str | None, typer.Argument(help="Show one task in detail, for example rte or SST-2.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """List the built-in tasks: columns, labels, metric and published settings."""
+    import dataclasses
+
+    from ebmcal.data.tasks import TASKS, find_task
+
+    chosen = [find_task(name)] if name else list(TASKS.values())
+    if as_json:
+        typer.echo(json.dumps([dataclasses.asdict(task) for task in chosen], indent=2, ensure_ascii=False))
+        return
+    if name:
+        for key, value in _facts(chosen[0]).items():
+            typer.echo(f"{key + ':':20} {value}")
+        return
+    rows = []
+    for task in chosen:
+        texts, p = [text for text in (task.text_column, task.text_pair_column) if text], task.published
+        settings = f"{p.batch_size}, {p.learning_rate:g}, {p.steps:,}" if p else "-"
+        labels = ", ".join(task.label_names) or "from the training file"
+        rows.append((task.name, " + ".join(texts), labels, task.metric, settings))
+    _print_table(rows, ["Task", "Texts", "Labels", "Metric", "Published: batch, lr, steps"])
+    typer.echo("STS-B is not included: it is a regression task without classes.")
+
+
+def _facts(task: "Task") -> dict[str, str]:
+    labels = ", ".join(f"{i} = {label}" for i, label in enumerate(task.label_names))
+    facts = {
+        "task": f"{task.name}: {task.title}",
+        "texts": " and ".join(repr(name) for name in (task.text_column, task.text_pair_column) if name),
+        "label column": repr(task.label_column),
+        "labels": labels or "from the training file",
+        "metric": task.metric,
+    }
+    if task.folder:
+        facts["local files"] = ", ".join(f"{task.folder}/{file}" for file in task.files.values())
+    if "dev" in task.files:
+        facts["splits"] = "train; dev is cut in two by position: first half calibration, second half test"
+    if task.hub:
+        facts["hub"] = " ".join(part for part in (task.hub.dataset, task.hub.config) if part)
+    if task.published:
+        facts |= {name.replace("_", " "): f"{value:g}" for name, value in vars(task.published).items()}
+    return facts | ({"notes": task.notes} if task.notes else {})
+
+
+def _print_table(rows: list[Any], columns: list[str]) -> None:
+    import pandas as pd
+
+    from ebmcal.reports.table import Table
+
+    Table(pd.DataFrame(rows, columns=columns)).print()
+
+
+run = with_config(run_config)

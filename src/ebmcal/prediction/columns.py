@@ -167,7 +167,7 @@ class ChunkPredictor:
 def predict_texts(
     model: "Model | Ensemble", texts: list[Any], rule: "AbstentionRule | None", calibrated: bool
 ) -> tuple[Predictions, dict[str, list[Any]]]:
-    """Predictions of texts, and the columns that they and the rule add to the output."""
+    """Predictions of texts, and the columns that they and the rule add; logits instead of probabilities if raw."""
     if not isinstance(model, Ensemble):
         found = _predict_list(model, texts, calibrated, features=rule is not None and rule.needs_features)
         return found, result_columns(found, None, rule, calibrated)
