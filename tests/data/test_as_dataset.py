@@ -1,5 +1,7 @@
 """`as_dataset`: objects in memory give the same Dataset as files; what is no table is refused with the reason."""
 
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -169,6 +171,7 @@ BAD = {
     "a text": ("some text here", "There is no file 'some text here'. To pass a text, use a list"),
     "a text with a tilde": ("~5 dollars", "There is no file .~5 dollars"),
     "a missing file": ("/nowhere/my films.csv", "/nowhere/my films.csv does not exist"),
+    "a misspelt suffix": (str(Path(__file__).with_suffix(".yp")), "does not exist. Did you mean 'test_as_dataset.py'"),
     "splits": (datasets.DatasetDict({"train": chosen_rows()}), r"got the splits train.*data\['train'\]"),
     "a stream of rows": (chosen_rows().to_iterable_dataset(), "the IterableDataset: expected a Dataset, got a stream"),
 }  # fmt: skip

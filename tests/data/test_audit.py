@@ -55,7 +55,7 @@ def test_messages_say_what_was_found_and_done(irregular):
     for expected in (
         "train: 1 row with too many fields: left out (line 102).",
         "train: 1 row without a label: left out (line 7).",
-        "train: 1 text is empty: kept; remove them if they carry no information (line 5).",
+        "train: 1 text is empty: kept; remove empty texts if they carry no information (line 5).",
         "train: 2 texts occur more than once: kept, copies stay in the same split (lines 10, 12).",
         "train: 1 text has another label than an earlier copy: kept; check the labels (line 12).",
         "test: 1 text is also in train: kept, so results on test may be too good (line 2).",

@@ -287,14 +287,6 @@ def test_parquet_types(tmp_path):
     assert (rows["text"], rows["text_pair"], rows["label"]) == (["a", "", "c"], ["1", "2", "3"], ["1", None, None])
 
 
-def test_parquet_with_invalid_utf8_is_counted(tmp_path):
-    bad = pa.array([b"caf\xe9", b"ok"]).view(pa.string())
-    pq.write_table(pa.table({"text": bad, "label": [0, 1]}), tmp_path / "a.parquet")
-    rows, info = read(tmp_path / "a.parquet")
-    assert rows["text"] == ["caf\ufffd", "ok"]
-    assert info["cleaned"]["characters that are not UTF-8"] == {"count": 1, "first": [0]}
-
-
 @pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.struct([("a", pa.string())]), pa.binary()])
 def test_parquet_columns_that_are_no_text(kind, tmp_path):
     pq.write_table(pa.table({"text": pa.array([None], type=kind), "label": [0]}), tmp_path / "a.parquet")

@@ -89,7 +89,7 @@ def left_out_messages(name: str, info: dict[str, Any]) -> Iterator[str]:
 def _split_messages(name: str, record: dict[str, Any]) -> Iterator[str]:
     none = {"count": 0}
     findings = [
-        ("empty_texts", "is empty", "are empty", "kept; remove them if they carry no information"),
+        ("empty_texts", "is empty", "are empty", "kept; remove empty texts if they carry no information"),
         ("duplicates", "occurs more than once", "occur more than once", "kept, copies stay in the same split"),
         (
             "conflicting_duplicates",

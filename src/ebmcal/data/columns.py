@@ -53,7 +53,7 @@ class Columns:
         >>> Columns("txt").resolve(["text", "label"])
         Traceback (most recent call last):
         ebmcal.errors.EbmcalError: Unknown column 'txt'. Did you mean 'text'? Available: text, label. Name the \
-right one with text_column.
+right one with text_column (--text-column).
         """
         columns = self if self.text is not None else replace(self, text=_usual_text_column(present))
         roles = {"text": columns.text, "text_pair": columns.pair, "label": columns.label, "id": columns.id}
@@ -68,7 +68,8 @@ right one with text_column.
             seen[name] = role
             if not counts[name]:
                 shown = [column if len(column) <= 60 else column[:57] + "..." for column in present[:30]]
-                raise EbmcalError(f"{unknown_name('column', name, shown)} Name the right one with {role}_column.")
+                option = f"{role}_column (--{role.replace('_', '-')}-column)"
+                raise EbmcalError(f"{unknown_name('column', name, shown)} Name the right one with {option}.")
             if counts[name] > 1:
                 raise EbmcalError(f"{counts[name]} columns are named {name!r}; rename all but one.")
         return columns

@@ -173,7 +173,8 @@ def as_source(data: Any, columns: Columns, encoding: str | None = None) -> tuple
 
         return object_source(data, columns)
     path = Path(os.path.expanduser(data))
-    if isinstance(data, str) and not os.path.exists(path) and path.suffix.lower() not in (*SUFFIXES, ".gz"):
+    is_text = " " in path.name and path.suffix.lower() not in (*SUFFIXES, ".gz")
+    if isinstance(data, str) and (is_text or not path.suffix) and not os.path.exists(path):
         raise EbmcalError(f"There is no file {data!r:.80}. To pass a text, use a list: [text].")
     source = TableSource.from_path(path, encoding)
     return source, source.resolve(columns)
@@ -247,9 +248,11 @@ def _encode_labels(
     if unknown := [label for label in found if label not in classes]:
         verb = "is" if len(unknown) == 1 else "are"
         known = listed([name for name, i in classes.items() if i >= 0], 20)
+        close = {name.casefold(): name for name in names}.get(unknown[0].casefold())
+        guess = f" Did you mean {close!r}?" if close else ""
         raise EbmcalError(
-            f"{_describe_labels(rows, unknown, unknown, source.unit)} {verb} not in {owner} ({known}). Correct or "
-            "remove these rows."
+            f"{_describe_labels(rows, unknown, unknown, source.unit)} {verb} not in {owner} ({known}).{guess} Correct "
+            "or remove these rows."
         )
     table = np.array([*(classes[label] for label in found), -1], dtype=np.int64)
     rows["label"] = table[rows["label"].cat.codes]  # code -1, no label, picks the last entry

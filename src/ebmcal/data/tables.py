@@ -142,25 +142,11 @@ def _arrow_table(schema: "pa.Schema", batches: "Iterable[pa.RecordBatch]", colum
         for batch in batches:
             for start in range(0, batch.num_rows, _BATCH):
                 part = batch.slice(start, _BATCH)
-                lists = [_values(part.column(part.schema.get_field_index(name)), name) for name in present]
+                lists = [part.column(part.schema.get_field_index(name)).to_pylist() for name in present]
                 for values, i in zip(zip(*lists, strict=True), numbers, strict=False):
                     yield RawRow(i, i, dict(zip(present, values, strict=True)))
 
     return Table(list(schema.names), rows())
-
-
-def _values(column: "pa.Array", name: str) -> list[Any]:
-    import pyarrow as pa
-
-    try:
-        return column.to_pylist()
-    except UnicodeDecodeError:  # written without validation: decode like text files, so that it is counted
-        if pa.types.is_dictionary(column.type):
-            column = column.dictionary_decode()
-        raw = column.cast(pa.large_binary()).to_pylist()
-        return [None if value is None else value.decode("utf-8", "surrogateescape") for value in raw]
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise EbmcalError(f"Column {name!r} cannot be read as text ({error}). Convert it to strings.") from error
 
 
 @dataclass(frozen=True)
