@@ -33,21 +33,7 @@ BATCH_SIZE, THREADS = 32, 2
 def make_texts(n: int) -> list[str]:
     """Random words, with the lengths of SST-2's phrases in tokens."""
     rng = np.random.default_rng(0)
-    words = [
-        "film",
-        "story",
-        "dull",
-        "honest",
-        "wonderful",
-        "slow",
-        "acting",
-        "worth",
-        "never",
-        "joy",
-        "the",
-        "of",
-        "a",
-    ]
+    words = ["film", "story", "dull", "honest", "wonderful", "slow", "acting", "worth", "never", "joy", "the"]
     return [" ".join(rng.choice(words, size=max(1, len(tokens) - 2))) for tokens in draw_texts(n)]
 
 

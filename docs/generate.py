@@ -45,11 +45,11 @@ def commands() -> str:
     from ebmcal.cli import COMMANDS, build_app
 
     parts = []
-    for name, command in COMMANDS.items():
+    for name in COMMANDS:
         found = typer.main.get_command(build_app(name))
         for word in name.split():
             found = found.commands[word]
-        parts.append(f"## ebmcal {name}\n\n{command.help}")
+        parts.append(f"## ebmcal {name}\n\n{found.help}")
         if name in ("run", "noise generate"):
             parts[-1] += " The options below are joined by those in [settings](settings.md)."
         rows = [
@@ -139,7 +139,8 @@ def faults() -> str:
     columns = ("trials", "correct", "read", "error", "failure")
     rows = [[row["fault"], *(f"{row[name]:,}" for name in columns)] for row in found["faults"]]
     total = ["**total**", *(f"{sum(row[name] for row in found['faults']):,}" for name in columns)]
-    return f"{found['minutes']:.0f} minutes, version {found['version']}:\n\n" + table(("fault", *columns), [*rows, total])
+    about = f"{found['minutes']:.0f} minutes, version {found['version']}:"
+    return f"{about}\n\n{table(('fault', *columns), [*rows, total])}"
 
 
 def study_blocks() -> dict[str, Callable[[], str]]:

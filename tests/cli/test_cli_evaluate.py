@@ -246,3 +246,17 @@ def test_the_command_line_and_the_library_agree_exactly(files):
     fits, others = (dict.fromkeys(names, Predictions.read(path)) for path in (fit[0], ood[0]))
     again = ebmcal.evaluate(in_memory, **options, fit=fits, calibrator="platt", ood=others)
     assert again.to_json() == found.to_json()
+
+
+def test_a_run_directory_stands_for_its_test_predictions(tmp_path):
+    run = tmp_path / "run"
+    for name, scale in (("baseline-seed1", 3.0), ("hidden-seed1", 1.0)):
+        (run / "trials" / name).mkdir(parents=True)
+        rows(scale=scale).write(run / "trials" / name / "test.parquet")
+    (run / "config.yaml").touch()
+    shown = output_of(run).stdout
+    assert "baseline-seed1" in shown
+    assert "hidden-seed1" in shown
+    for path in run.rglob("*.parquet"):
+        path.unlink()
+    assert "no test predictions yet" in error_of(run)

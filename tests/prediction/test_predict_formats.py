@@ -16,17 +16,8 @@ from prediction_helpers import N_ROWS, NAMES, TEXTS, read, working_directories
 from ebmcal import EbmcalError, Predictions, predict_file
 
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
-INPUTS = [
-    "new.csv",
-    "new.tsv",
-    "semicolons.csv",
-    "new.jsonl",
-    "bom.jsonl",
-    "new.json",
-    "new.parquet",
-    "new.csv.gz",
-    "new.txt",
-]
+TABLES = ("new.csv", "new.tsv", "semicolons.csv", "new.jsonl", "bom.jsonl", "new.json", "new.parquet")
+INPUTS = [*TABLES, "new.csv.gz", "new.txt"]
 
 
 def feed(monkeypatch, content):

@@ -161,16 +161,7 @@ def run_limited(command, limit):
 
 @pytest.mark.slow
 def test_a_full_disk_is_reported_and_the_job_resumes(table, folder):
-    command = [
-        sys.executable,
-        "-m",
-        "ebmcal",
-        "predict",
-        str(folder),
-        str(table / "new.csv"),
-        "-o",
-        str(table / "out.csv"),
-    ]
+    command = [sys.executable, "-m", "ebmcal", "predict", folder, table / "new.csv", "-o", table / "out.csv"]
     failed = run_limited(command, 2000)
     assert failed.returncode == 1, failed.stderr
     assert "Could not write" in failed.stderr
@@ -186,7 +177,7 @@ def test_a_job_killed_twice_writes_the_same_bytes(tmp_path, suffix, monkeypatch)
     folder, n_rows, output = save_model(tmp_path / "model"), 12_000, tmp_path / f"out{suffix}"
     rows = "".join(f'r{i},"{TEXTS[i % N_ROWS]} {i}"\n' for i in range(n_rows))
     (tmp_path / "in.csv").write_text("id,text\n" + rows)
-    command = [sys.executable, "-m", "ebmcal", "predict", str(folder), str(tmp_path / "in.csv"), "-o", str(output)]
+    command = [sys.executable, "-m", "ebmcal", "predict", folder, tmp_path / "in.csv", "-o", output]
     n_done = 0
     for _ in range(2):
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:

@@ -73,7 +73,7 @@ def test_a_killed_worker_changes_nothing(table, model, deadly, monkeypatch):
 
 def test_a_chunk_that_kills_every_worker_ends_the_job_which_resumes(table, model, deadly, monkeypatch):
     monkeypatch.setenv("EBMCAL_TEST_MARKER", str(table / "always"))
-    with pytest.raises(EbmcalError, match="Finished chunks are kept"):
+    with pytest.raises(EbmcalError, match="Finished work is kept"):
         predict_file(model, table / "new.csv", table / "ray.csv", engine="ray", workers=1)
     assert working_directories(table)
     (table / "always").touch()

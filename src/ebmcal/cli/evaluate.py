@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from ebmcal.cli.options import JsonFile, Normalize, ReportFile, check_outputs, split_names, write_results
+from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
@@ -17,7 +18,8 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, .npz, or - for standard input.",
+            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, .npz, - (standard input), or a "
+            "run directory: its test predictions.",
         ),
     ],
     fit: Annotated[
@@ -55,6 +57,7 @@ def evaluate(
     from ebmcal.evaluation import evaluate
     from ebmcal.evaluation.inputs import split_name
 
+    files = [source for given in files for source in _sources(given)]
     inputs = [str(split_name(source)[1]) for source in (*files, *(fit or ()), *(ood or ()))]
     check_outputs({"--json": json_file, "--report": report}, inputs)
     found = evaluate(
@@ -68,6 +71,20 @@ def evaluate(
     else:
         _print(found, format, verbose)
     write_results(found, numbers, json_file, report)
+
+
+def _sources(given: str) -> list[str]:
+    """The test predictions of all trials of a run directory; any other source as it is."""
+    from ebmcal.run_dir import RunDir
+
+    run = RunDir(Path(given))
+    if not run.config.is_file():
+        return [given]
+    paths = {trial.name: run.predictions(trial, "test") for trial in run.trials()}
+    found = [f"{name}={path}" for name, path in paths.items() if path.is_file()]
+    if not found:
+        raise EbmcalError(f"The run {given} has no test predictions yet. Finish it first.")
+    return found
 
 
 def _print(found: "Evaluation", format: str, verbose: bool) -> None:

@@ -29,6 +29,14 @@ def name_sources(given: Sources) -> dict[str, Source]:
     >>> name_sources(["ours=a.csv", "b.csv"])
     {'ours': 'a.csv', 'b.csv': 'b.csv'}
     """
+    pairs = _name_pairs(given)
+    (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
+    if count > 1:
+        raise EbmcalError(f"{name} is given twice. Give each file once, or names: NAME=FILE.")
+    return dict(pairs)
+
+
+def _name_pairs(given: Sources) -> list[tuple[str, Source]]:
     if isinstance(given, Mapping):
         pairs = [(str(name), source) for name, source in given.items()]
     else:
@@ -39,10 +47,7 @@ def name_sources(given: Sources) -> dict[str, Source]:
     for name, source in pairs:
         if not isinstance(source, Predictions | str | os.PathLike):
             raise EbmcalError(f"{name}: expected predictions or a file, got {type(source).__name__}.")
-    (name, count), *_ = Counter(name for name, _ in pairs).most_common(1)
-    if count > 1:
-        raise EbmcalError(f"{name} is given twice. Give each file once, or names: NAME=FILE.")
-    return dict(pairs)
+    return pairs
 
 
 def split_name(source: Source, place: int = 1) -> tuple[str, Source]:
@@ -98,19 +103,21 @@ def read_partners(
     """The predictions of `fit` or `ood` that belong to each of the evaluated ones: by name, place, or one for all."""
     if given is None:
         return {}
-    sources = name_sources(given)
-    if not isinstance(given, Mapping) and not sources.keys() & named.keys():
-        if len(sources) not in (1, len(named)):
+    pairs = _name_pairs(given)
+    if isinstance(given, Mapping) or {name for name, _ in pairs} & named.keys():
+        sources = name_sources(given)
+    else:
+        if len(pairs) not in (1, len(named)):
             raise EbmcalError(
                 f"{option} (--{option}): expected one file, or one for each of the {len(named)} evaluated, got "
-                f"{len(sources)}."
+                f"{len(pairs)}."
             )
-        if len(sources) < len(named):
+        if len(pairs) < len(named):
             warnings.warn(
                 f"One {option} (--{option}) for {len(named)} files is right only if all are predictions of one model.",
                 stacklevel=3,
             )
-        sources = dict(zip(named, list(sources.values()) * (len(named) // len(sources)), strict=True))
+        sources = dict(zip(named, [source for _, source in pairs] * (len(named) // len(pairs)), strict=True))
     for name in sources.keys() - named.keys():
         raise unknown_name(f"name in {option}", name, named)
     return {name: _read(source, f"{option} of {name}", named[name], normalize) for name, source in sources.items()}
