@@ -254,17 +254,6 @@ def test_settings_follow_scikit_learn(name):
         calibrator.set_params(nonsense=1)
 
 
-@every_calibrator
-def test_scikit_learns_own_checks(name):
-    checks = pytest.importorskip("sklearn.utils.estimator_checks")
-    calibrator = make_calibrator(name)
-    checks.check_no_attributes_set_in_init(name, calibrator)
-    checks.check_get_params_invariance(name, calibrator)
-    checks.check_set_params(name, calibrator)
-    checks.check_estimator_repr(name, calibrator)
-    checks.check_parameters_default_constructible(name, calibrator)
-
-
 def test_an_unknown_name_gets_a_guess():
     with pytest.raises(EbmcalError, match="'temperature'"):
         make_calibrator("temprature")

@@ -8,7 +8,7 @@ from ebmcal import EbmcalError
 from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling
 from ebmcal.calibration.curves import BinCurve, edges_at, equal_mass_stops
 from ebmcal.calibration.layout import log_odds, logits_of
-from ebmcal.calibration.scaling import BetaCurve, fit_beta_curve, fit_logistic, smoothed_targets
+from ebmcal.calibration.scaling import BetaCurve, fit_logistic, smoothed_targets
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1000.0])
@@ -80,7 +80,7 @@ def test_beta_finds_the_curve_the_labels_were_drawn_from():
     rng = np.random.default_rng(0)
     odds = rng.normal(size=200_000) * 2
     truth = BetaCurve(0.5, 2.0, 0.3)
-    found = fit_beta_curve(odds, rng.random(200_000) < truth(odds))
+    found = BetaCurve.fit(odds, rng.random(200_000) < truth(odds))
     assert (found.a, found.b, found.c) == pytest.approx((0.5, 2.0, 0.3), abs=0.05)
 
 
@@ -91,7 +91,7 @@ def test_beta_agrees_with_an_unpenalised_regression():
     hits = rng.random(50_000) < expit(odds)
     x = np.stack([log_expit(odds), -log_expit(-odds)])
     theirs = linear_model.LogisticRegression(C=np.inf, tol=1e-10, solver="newton-cholesky").fit(x.T, hits)
-    found = fit_beta_curve(odds, hits)
+    found = BetaCurve.fit(odds, hits)
     assert (found.a, found.b) == pytest.approx(tuple(theirs.coef_[0]), rel=1e-3)  # Platt's targets are not 0 and 1
 
 
@@ -99,7 +99,7 @@ def test_beta_agrees_with_an_unpenalised_regression():
 def test_beta_never_turns_the_order_round(slope, expected):
     rng = np.random.default_rng(0)
     odds = rng.normal(size=5000)
-    found = fit_beta_curve(odds, rng.random(5000) < expit(slope * odds))
+    found = BetaCurve.fit(odds, rng.random(5000) < expit(slope * odds))
     assert found.a >= 0
     assert found.b >= 0
     if expected:
@@ -111,7 +111,7 @@ def test_beta_with_one_negative_weight_fits_the_rest_again():
     rng = np.random.default_rng(0)
     odds = rng.normal(size=20_000) * 2
     hits = rng.random(20_000) < BetaCurve(-0.5, 1.5, 0.0)(odds)
-    found = fit_beta_curve(odds, hits)
+    found = BetaCurve.fit(odds, hits)
     (b, c) = fit_logistic(-log_expit(-odds)[None], smoothed_targets(hits))
     assert (found.a, found.b, found.c) == pytest.approx((0.0, b, c))
 

@@ -8,7 +8,6 @@ the base of those with a curve per class. Adding one takes a class and an entry 
 import inspect
 import warnings
 from dataclasses import asdict, is_dataclass
-from numbers import Real
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -40,7 +39,7 @@ class Calibrator:
 
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
-    curve: ClassVar[type | None] = None  # a learned dataclass
+    curve: ClassVar[Any] = None  # a learned dataclass
 
     def fit(self, logits: Any, y: Any) -> "Self":
         """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns self."""
@@ -205,7 +204,7 @@ class OneVsRest(Calibrator):
     and rows are divided by their sum. A curve is a frozen dataclass of numbers and arrays that can be called.
     """
 
-    curve: ClassVar[type]
+    curve: ClassVar[Any]
     learned: ClassVar[tuple[str, ...]] = ("curves_",)
     rows_per_class: ClassVar[int]
 
@@ -214,7 +213,7 @@ class OneVsRest(Calibrator):
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> Any:
         """The curve for log-odds `[n]` of one class and whether each row has that class `[n]`."""
-        raise NotImplementedError
+        return self.curve.fit(odds, hits)
 
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         odds = log_odds(logits)
@@ -246,12 +245,6 @@ def rows_advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
         f"{n_rows} rows are few for {calibrator.name} with {n_classes} classes (at least {least} recommended): the "
         f"probabilities may become worse. Fit on more rows{hint}."
     )
-
-
-def require_positive(name: str, value: Any) -> None:
-    """Raise unless a setting is a finite number above 0."""
-    if not (isinstance(value, Real) and 0 < float(value) < np.inf):
-        raise EbmcalError(f"{name}: expected a number above 0, got {value!r}.")
 
 
 def require_whole_number(name: str, value: Any, least: int = 1) -> None:

@@ -26,7 +26,7 @@ import numpy as np
 
 from ebmcal.calibration.base import OneVsRest, require_whole_number
 from ebmcal.calibration.layout import class_lines
-from ebmcal.calibration.scaling import fit_platt_curve, sigmoid
+from ebmcal.calibration.scaling import PlattCurve, sigmoid
 from ebmcal.calibration.temperature import fit_temperature
 from ebmcal.errors import EbmcalError, unknown_name
 
@@ -90,7 +90,7 @@ class ScalingBinning(OneVsRest):
         require_whole_number("n_bins", self.n_bins)
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BinCurve:
-        platt, ordered = fit_platt_curve(odds, hits), np.sort(odds)
+        platt, ordered = PlattCurve.fit(odds, hits), np.sort(odds)
         stops = equal_mass_stops(ordered, self.n_bins)
         starts = np.concatenate([[0], stops])
         counts = np.diff(np.append(starts, len(ordered)))

@@ -13,13 +13,15 @@ the class never occurs.
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 
-from ebmcal.calibration.base import Calibrator, OneVsRest, require_positive
+from ebmcal.calibration.base import Calibrator, OneVsRest
 from ebmcal.calibration.layout import class_lines
 from ebmcal.calibration.temperature import fit_temperature
+from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import softmax
 
 N_GROUPS = 4096
@@ -41,7 +43,8 @@ class PenalisedScaling(Calibrator):
         return 100 * n_classes
 
     def _check_settings(self) -> None:
-        require_positive("penalty", self.penalty)
+        if not (isinstance(self.penalty, Real) and 0 < float(self.penalty) < np.inf):
+            raise EbmcalError(f"penalty: expected a number above 0, got {self.penalty!r}.")
 
     def _minimise(self, objective: Callable[..., Any], start: np.ndarray, arguments: Any, **limits: int) -> np.ndarray:
         from scipy.optimize import minimize
@@ -169,15 +172,10 @@ class PlattCurve:
     def __call__(self, odds: np.ndarray) -> np.ndarray:
         return sigmoid(self.slope * odds + self.intercept)
 
-
-def fit_platt_curve(odds: np.ndarray, hits: np.ndarray) -> PlattCurve:
-    """The Platt curve of log-odds `[n]` and booleans `[n]`.
-
-    >>> fit_platt_curve(np.array([-1.0, 1.0]), np.array([False, True])).slope > 0
-    True
-    """
-    slope, intercept = fit_logistic(odds[None], smoothed_targets(hits))
-    return PlattCurve(float(slope), float(intercept))
+    @classmethod
+    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "PlattCurve":
+        """From log-odds `[n]` and booleans `[n]`."""
+        return cls(*fit_logistic(odds[None], smoothed_targets(hits)).tolist())
 
 
 class Platt(OneVsRest):
@@ -194,9 +192,6 @@ class Platt(OneVsRest):
     curve = PlattCurve
     rows_per_class = 100
 
-    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> PlattCurve:
-        return fit_platt_curve(odds, hits)
-
 
 @dataclass(frozen=True)
 class BetaCurve:
@@ -207,23 +202,20 @@ class BetaCurve:
     c: float
 
     def __call__(self, odds: np.ndarray) -> np.ndarray:
-        from scipy.special import log_expit
+        a, b = _beta_features(odds)
+        return sigmoid(self.a * a + self.b * b + self.c)
 
-        return sigmoid(self.a * log_expit(odds) - self.b * log_expit(-odds) + self.c)
-
-
-def fit_beta_curve(odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
-    """The beta curve of log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
-    from scipy.special import log_expit
-
-    features, targets = np.stack([log_expit(odds), -log_expit(-odds)]), smoothed_targets(hits)
-    used, weights = [0, 1], fit_logistic(features, targets)
-    while weights[:-1].min(initial=0.0) < 0:
-        used.pop(int(weights[:-1].argmin()))
-        weights = fit_logistic(features[used], targets)
-    ab = np.zeros(2)
-    ab[used] = weights[:-1]
-    return BetaCurve(float(ab[0]), float(ab[1]), float(weights[-1]))
+    @classmethod
+    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "BetaCurve":
+        """From log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
+        features, targets = _beta_features(odds), smoothed_targets(hits)
+        used, weights = [0, 1], fit_logistic(features, targets)
+        while weights[:-1].min(initial=0.0) < 0:
+            used.pop(int(weights[:-1].argmin()))
+            weights = fit_logistic(features[used], targets)
+        ab = np.zeros(2)
+        ab[used] = weights[:-1]
+        return cls(float(ab[0]), float(ab[1]), float(weights[-1]))
 
 
 class Beta(OneVsRest):
@@ -242,8 +234,12 @@ class Beta(OneVsRest):
     curve = BetaCurve
     rows_per_class = 150
 
-    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BetaCurve:
-        return fit_beta_curve(odds, hits)
+
+def _beta_features(odds: np.ndarray) -> np.ndarray:
+    """log p and -log(1 - p) `[2, n]` with p = sigmoid(odds)."""
+    from scipy.special import log_expit
+
+    return np.stack([log_expit(odds), -log_expit(-odds)])
 
 
 def smoothed_targets(hits: np.ndarray) -> np.ndarray:
