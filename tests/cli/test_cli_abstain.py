@@ -10,6 +10,7 @@ from ebmcal.calibration import TemperatureScaling, read_calibrator, save_calibra
 from ebmcal.cli import main
 from ebmcal.run_dir import RunDir, Trial, update_card
 from ebmcal.selective import read_rule
+from ebmcal.storage import write_json
 
 NAMES = ("neg", "neu", "pos")
 GUARANTEES = ("--max-error", "0.1", "--coverage", "0.9")
@@ -70,6 +71,17 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out)
     assert "Replaced the rule: Answers" in again
     assert read_rule(model_dir).guarantee.max_error == 0.2
+
+
+def test_a_run_stands_for_its_recommended_model(tmp_path, held_out, run):
+    directory, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
+    folder = write_model(directory.model(trial))
+    directory.config.write_text("{}")
+    assert "has no recommended model yet" in run(directory.root, "--predictions", held_out, *GUARANTEES, code=1)
+    write_json(directory.results, {"recommended": {"trial": trial.name}})
+    options = ("--predictions", held_out, "--evaluate", tmp_path / "test.parquet")
+    assert f"Stored in {folder / 'ebmcal.json'}" in run(directory.root, *options, *GUARANTEES)
+    assert read_rule(folder).guarantee.max_error == 0.1
 
 
 def test_ood_texts_are_answered_only_on_request(model_dir, held_out, run):

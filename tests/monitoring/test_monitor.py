@@ -173,6 +173,14 @@ def test_the_test_split_is_the_reference_without_a_calibration_split(model, tmp_
     assert ebmcal.monitor(model, log).document["reference"]["name"] == "the test split"
 
 
+def test_a_run_stands_for_its_recommended_model(model, tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.config.write_text("{}")
+    write_json(run.results, {"recommended": {"trial": TRIAL.name}})
+    log = write_log(tmp_path / "log.jsonl")
+    assert ebmcal.monitor(run.root, log).document == ebmcal.monitor(model, log).document
+
+
 def test_small_windows_are_not_tested(model, tmp_path):
     predict(510, seed=3, labels=False).write(tmp_path / "log.parquet")
     found = ebmcal.monitor(model, tmp_path / "log.parquet")

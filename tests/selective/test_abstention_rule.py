@@ -158,10 +158,34 @@ def test_what_is_refused(settings, n, words):
         fit_abstention(rows(n), **settings)
 
 
-@pytest.mark.parametrize("split", ["train", "out_of_fold"])
-def test_training_rows_are_refused(split):
-    with pytest.raises(EbmcalError, match="training rows"):
-        fit_abstention(rows(meta={"split": split}), max_error=0.1)
+def test_training_rows_are_refused():
+    with pytest.raises(EbmcalError, match="predictions for training rows"):
+        fit_abstention(rows(meta={"split": "train"}), ood=0.1)
+
+
+@pytest.mark.parametrize("settings", [{"max_error": 0.1}, {"coverage": 0.9}, {"max_error": 0.1, "ood": 0.05}])
+def test_out_of_fold_rows_guarantee_nothing(settings):
+    with pytest.raises(EbmcalError, match=r"of the models of the folds, not of this.*--calibration holdout"):
+        fit_abstention(rows(meta={"split": "out_of_fold"}), **settings)
+
+
+def test_the_ood_threshold_may_use_out_of_fold_rows_approximately(tmp_path):
+    out_of_fold = rows(meta={"split": "out_of_fold"})
+    with pytest.raises(EbmcalError, match="distance of 0 to themselves, so knn cannot use them"):
+        fit_abstention(out_of_fold.replace(distances={"knn": np.ones(400)}), ood=0.05, ood_score="knn")
+    for score, name in ((None, "energy"), ("max_prob", "max_prob")):
+        rule = fit_abstention(out_of_fold, ood=0.05, ood_score=score)
+        rule.write(tmp_path / "rule.json")
+        again = AbstentionRule.read(tmp_path / "rule.json")
+        assert (again.ood.score, again.ood.is_approximate) == (name, True)
+        assert "about 5.0% of texts like the 400 calibration texts reach it (not guaranteed" in again.describe()[0]
+    assert "at most 5.0%" in fit_abstention(rows(), ood=0.05).describe()[0]
+
+
+def test_too_few_rows_are_reported_before_anything_is_measured(monkeypatch):
+    monkeypatch.setattr("ebmcal.selective.fitting.distinct_rows", lambda rows: pytest.fail("work before the check"))
+    with pytest.raises(EbmcalError, match="at least 56 labelled rows are needed"):
+        fit_abstention(rows(40), max_error=0.05)
 
 
 def test_rows_without_labels_or_energies():

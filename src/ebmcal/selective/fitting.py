@@ -14,8 +14,7 @@ import numpy as np
 
 from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
 from ebmcal.calibration.layout import logits_in
-from ebmcal.calibration.leakage import distinct_rows
-from ebmcal.calibration.leakage import text_key
+from ebmcal.calibration.leakage import distinct_rows, text_key
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import predictions_of_model, read_card, weights_fingerprint
@@ -72,9 +71,10 @@ def fit_abstention(
       are enough rows. `ood_score`: knn or mahalanobis (distances to `training` texts, which need a model), energy or
       max_prob; by default knn if training texts are known, else energy. The rule abstains on OOD texts, unless
       `answer_ood`.
-    - `model`: a `Model` or a model directory that made these uncalibrated predictions; its calibrator is applied first
-      and the rule is bound to both. `training`: its training texts (a file, table or `Predictions`; by default those of
-      the run that the model belongs to). Without a model, the rule is for predictions as they are in the file.
+    - `model`: a `Model`, a model directory or a run (its recommended model) that made these uncalibrated predictions;
+      its calibrator is applied first and the rule is bound to both. `training`: its training texts (a file, table or
+      `Predictions`; by default those of the run that the model belongs to). Without a model, the rule is for
+      predictions as they are in the file.
 
     >>> rows = Predictions([0, 1] * 100, ("no", "yes"), probs=np.repeat([[0.9, 0.1], [0.4, 0.6]], 100, 0)[::-1])
     >>> fit_abstention(rows, coverage=0.9, ood=0).sets.kind
@@ -89,8 +89,11 @@ def fit_abstention(
         raise EbmcalError("training (--training) needs a model, which measures distances from these texts.")
     else:
         rows = _read(predictions, normalize).labelled()
-    if rows.meta.get("split") in ("train", "out_of_fold"):
+    split = rows.meta.get("split")
+    if split == "train":
         raise EbmcalError("These are predictions for training rows, which are too optimistic. Pass held-out rows.")
+    if split == "out_of_fold":
+        ood_score = _check_out_of_fold(max_error, coverage, ood_score)
     if max_error is not None:
         _check_enough(rows.n_rows, max_error, confidence)
     features: TrainingFeatures | None = None
@@ -129,6 +132,23 @@ def _check_settings(shares: dict[str, float | None], names: dict[str, str | None
     for (kind, given), table in zip(names.items(), (list(SCORES), list(SETS), list(OOD_SCORES)), strict=True):
         if given is not None and given not in table:
             raise unknown_name(kind, given, table)
+
+
+def _check_out_of_fold(max_error: float | None, coverage: float | None, ood_score: str | None) -> str:
+    """The OOD score for out-of-fold rows; an error for guarantees that they cannot give."""
+    if max_error is not None or coverage is not None:
+        raise EbmcalError(
+            "These are out-of-fold predictions of training rows: they are of the models of the folds, not of this "
+            "model, so neither an error nor a coverage can be guaranteed. Pass labelled rows that the model was not "
+            "trained on, or train with --calibration holdout and pass the calibration split. Only the OOD test (--ood) "
+            "can use out-of-fold rows, approximately."
+        )
+    if ood_score in DISTANCES:
+        raise EbmcalError(
+            f"Out-of-fold rows are training rows, with a distance of 0 to themselves, so {ood_score} cannot use them. "
+            "Use --ood-score energy or max_prob, or pass held-out rows."
+        )
+    return ood_score or "energy"
 
 
 def _check_enough(n_rows: int, max_error: float, confidence: float) -> None:
@@ -181,7 +201,8 @@ def _fit_ood(
     try:
         scores = ood_scores_of(chosen, rows)
         stored = [stored_scores(part, rate, seed) for part in (scores[first_rows(groups)], scores)]
-        return OodTest(rate, chosen, max(stored, key=lambda values: cut_off(values, rate)[0]), features)
+        widest = max(stored, key=lambda values: cut_off(values, rate)[0])
+        return OodTest(rate, chosen, widest, features, is_approximate=rows.meta.get("split") == "out_of_fold")
     except EbmcalError:
         if ood is not None or name is not None:
             raise

@@ -193,9 +193,9 @@ def prediction_sets(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
 #: Simulation of how many rows a guarantee needs: populations, bins of the score, steps of the Markov chains.
 N_POPULATIONS, N_BINS, N_STEPS = 300, 25, 300
 #: How closely the bins follow the curve, in rows; prior mean and deviation of the curve's slope, intercept and floor.
-CURVE_ROWS, PRIOR_MEAN, PRIOR_SPREAD = 50.0, np.array([-1.0, 0.0, -4.0]), np.array([2.0, 2.0, 1.5])
+CURVE_ROWS, PRIOR_MEAN, PRIOR_SPREAD = 50.0, np.array([-1.0, 0.0, -3.5]), np.array([2.0, 2.0, 1.0])
 STEP = np.array([0.35, 0.3, 0.7])
-TARGET, SAFETY, MAX_ROWS = 0.9, 1.5, 1_000_000
+TARGET, SAFETY, MAX_ROWS = 0.95, 1.5, 1_000_000
 
 
 def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:

@@ -174,6 +174,7 @@ class OodTest:
     score: str  # a name in OOD_SCORES
     stored: np.ndarray  # scores of calibration texts, ascending
     training: TrainingFeatures | None = None  # for a distance, if the model is known
+    is_approximate: bool = False  # the scores are out-of-fold: the rate is not guaranteed
 
     def scores(self, predictions: Predictions) -> np.ndarray:
         """OOD scores [n]; an error for distances that were measured from other features."""

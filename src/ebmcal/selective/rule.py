@@ -205,9 +205,12 @@ class AbstentionRule:
             lines.append(f"Label sets contain the true label with probability {self.sets.coverage:g} or more{where}.")
         if self.ood:
             action = "They are answered." if self.answer_ood else "The rule abstains on them."
+            most, why = "at most", ""
+            if self.ood.is_approximate:
+                most, why = "about", " (not guaranteed: these are out-of-fold predictions, of the models of the folds)"
             lines.append(
-                f"OOD texts: {OOD_SCORES[self.ood.score]} is so high that at most {self.ood.rate:.1%} of texts like "
-                f"the {len(self.ood.stored):,} calibration texts reach it. {action}"
+                f"OOD texts: {OOD_SCORES[self.ood.score]} is so high that {most} {self.ood.rate:.1%} of texts like "
+                f"the {len(self.ood.stored):,} calibration texts reach it{why}. {action}"
             )
         return [*lines, *self.notes]
 
@@ -241,7 +244,8 @@ class AbstentionRule:
 
     def to_json(self) -> dict[str, Any]:
         """Everything but the arrays, with a checksum of everything, as JSON values."""
-        ood = None if self.ood is None else {"rate": self.ood.rate, "score": self.ood.score}
+        names = ("rate", "score", "is_approximate")
+        ood = None if self.ood is None else {name: getattr(self.ood, name) for name in names}
         value = asdict(replace(self, ood=None)) | {"ood": ood}
         return value | {"checksum": _checksum(value, self.arrays())}
 
