@@ -266,6 +266,7 @@ def test_standard_input_is_read_chunk_by_chunk(model, monkeypatch, capsys):
         ("newer.csv", "out.csv", {}, "newer.csv does not exist. Did you mean 'new.csv'"),
         ("empty.csv", "out.csv", {}, "empty"),
         ("header.csv", "out.csv", {}, "no rows"),
+        ("nothing.json", "out.csv", {}, "no rows"),
         ("twice.csv", "out.csv", {}, "2 columns are named 'a'"),
         ("open.csv", "out.csv", {}, "line 3: .*never closed"),
         ("binary.parquet", "out.csv", {}, "binary.parquet"),
@@ -275,8 +276,9 @@ def test_standard_input_is_read_chunk_by_chunk(model, monkeypatch, capsys):
     ],
 )
 def test_what_is_refused(source, output, options, words, table, model):
-    files = {"there.csv": b"mine", "empty.csv": b"", "header.csv": b"text\n", "binary.parquet": bytes(100),
-             "no_json.jsonl": b"x\ny\n", "twice.csv": b"text,a,a\nfine,1,2\n", "open.csv": b'text\nfine\n"open\nx\n',
+    files = {"there.csv": b"mine", "empty.csv": b"", "header.csv": b"text\n", "nothing.json": b"[]",
+             "binary.parquet": bytes(100), "no_json.jsonl": b"x\ny\n", "twice.csv": b"text,a,a\nfine,1,2\n",
+             "open.csv": b'text\nfine\n"open\nx\n',
              "damaged.csv.gz": (table / "new.csv.gz").read_bytes()[:100],
              "utf16.csv": "text\nfine\n".encode("utf-16")}  # fmt: skip
     for name, content in files.items():

@@ -107,6 +107,8 @@ def open_input(source: PathLike, format: str, columns: Columns, encoding: str | 
     header = next(stream)
     if format in ("json", "jsonl"):
         peeked = list(itertools.islice(stream, PEEKED_ROWS))
+        if not peeked:
+            raise EbmcalError(f"{name}: there are no rows; expected JSON objects.")
         keys = list(dict.fromkeys(key for row in peeked for key in row.values))[:PEEKED_ROWS]
         is_complete = len(peeked) < PEEKED_ROWS and len(keys) < PEEKED_ROWS
         return Input(name, format, keys, itertools.chain(peeked, stream), tally, header, is_complete=is_complete)
