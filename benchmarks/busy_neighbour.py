@@ -23,7 +23,6 @@ SETTINGS = {
     "passive": {"GOMP_SPINCOUNT": "0"},
     "1,000 spins": {"GOMP_SPINCOUNT": "1000"},
     "10,000 spins": {"GOMP_SPINCOUNT": "10000"},
-    "30,000 spins": {"GOMP_SPINCOUNT": "30000"},
     "ebmcal": {},
 }
 GOALS = {"idle": 1.05, "busy": 1.5}
