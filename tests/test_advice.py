@@ -42,7 +42,8 @@ def advice_for(split="calibration", test=None, **methods):
     ],
 )
 def test_the_confidence_of_the_baseline(scale, words):
-    sentence = advice_for(baseline=draw(scale)).sentences[0]
+    use, sentence = advice_for(baseline=draw(scale)).sentences[:2]
+    assert use.startswith("Use baseline")
     assert words in sentence
     assert ("corrects it" in sentence) == ("confident by" in sentence)
     assert ("Training longer" in sentence) == ("underconfident" in sentence)
@@ -86,8 +87,8 @@ def test_temperature_is_chosen_if_it_helps_and_the_better_model_wins():
     advice = advice_for(baseline=draw(6.0, quality=0.7), hidden=draw(2.0))
     assert (advice.trial, advice.calibrator) == (Trial("hidden", 1), "temperature (dev)")
     assert advice.evidence[0]["temperature"] == pytest.approx(2.0, rel=0.15)
-    assert advice.sentences[1].startswith("Use hidden + temperature (dev). On 2,000 calibration rows")
-    assert "(baseline: " in advice.sentences[1]
+    assert advice.sentences[0].startswith("Use hidden + temperature (dev). On 2,000 calibration rows")
+    assert "(baseline: " in advice.sentences[0]
     assert "Without temperature, hidden helped compared with baseline" in advice.sentences[2]
     assert "on the calibration rows" in advice.sentences[2]
     assert not any("NLL" in sentence for sentence in advice.sentences), "words that everyone understands"
@@ -96,7 +97,7 @@ def test_temperature_is_chosen_if_it_helps_and_the_better_model_wins():
 def test_out_of_fold_rows_are_preferred_and_named():
     advice = advice_for("out_of_fold", baseline=draw(3.0))
     assert (advice.calibrator, advice.rows) == ("temperature (cross-fit)", "out-of-fold")
-    assert "on 2,000 out-of-fold rows" in advice.sentences[0]
+    assert "on 2,000 out-of-fold rows" in advice.sentences[1]
     both = {Trial("baseline", 1): {"calibration": draw(1.0), "out_of_fold": draw(3.0), "test": draw(1.0)}}
     assert recommend(both).calibrator == "temperature (cross-fit)"
 
@@ -134,7 +135,7 @@ def test_rows_with_repeated_ids_are_all_used():
 def test_a_temperature_at_its_bound_is_not_recommended():
     advice = advice_for(baseline=perfect())
     assert advice.calibrator is None
-    assert "the fit reached its bound" in advice.sentences[0]
+    assert "the fit reached its bound" in advice.sentences[1]
     assert any("The temperature of baseline reached its bound" in s for s in advice.sentences)
 
 

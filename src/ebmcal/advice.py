@@ -233,13 +233,13 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
         )
         return
     base = next((c for c in found if c.name == "baseline"), None)
-    yield _confidence(base or chosen, rows)
     before = [f" (baseline: {part})" if base and base is not chosen else "" for part in _numbers(base or chosen)]
     accuracy, typical = (part + other for part, other in zip(_numbers(chosen), before, strict=True))
     yield (
         f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
         f"label a probability of {typical}; nothing simpler is as good."
     )
+    yield _confidence(base or chosen, rows)
     others = [c for c in found if c.calibrator is None and c.method != "baseline"]
     if base and others:
         other = min(others, key=lambda c: c.nll)
@@ -263,7 +263,7 @@ def _confidence(candidate: Candidate, rows: str) -> str:
     if candidate.gap.verdict is None:
         return sentence
     longer = " Training longer (--epochs) may help too." if candidate.gap.verdict == "underconfident" else ""
-    return f"{sentence} A temperature of {t:.2f} corrects it.{longer}"
+    return f"{sentence} Temperature scaling (T = {t:.2f}) corrects it on these rows.{longer}"
 
 
 def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> Iterator[str]:

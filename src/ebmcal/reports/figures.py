@@ -31,10 +31,6 @@ PANEL = (4.4, 3.2)
 LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.74, 0.16, 0.46, 0.32, 0.08
 PER_ROW = 3
 
-_UNUSED_ID = re.compile(
-    r' id="(?:figure|axes|patch|text|line2d|matplotlib\.axis|[xy]tick|legend|[A-Za-z]+Collection|Quad\w*)_\d+"'
-)
-
 
 @dataclass(frozen=True)
 class Style:
@@ -178,33 +174,22 @@ def to_svg(figure: "Figure", key: str, description: str = "") -> str:
 
 
 def compact_svg(svg: str, description: str = "") -> str:
-    """Map colours to CSS variables and drop the prologue, unused ids and excess digits; add a description.
+    """Map colours to CSS variables and drop the prologue, fonts and excess digits; add a description.
 
     >>> compact_svg('<svg><path style="fill: #0072b2"/></svg>')
     '<svg font-family="sans-serif"><path style="fill: var(--fig-blue,#0072b2)"/></svg>'
     """
-    svg = svg[svg.index("<svg") :]
-    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg, flags=re.S)
-    svg = re.sub(r"(?:<use [^<>]*/>\s*){2,}", _share_style, re.sub(r"<[^<>]*>", _compact_tag, svg))
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r"<[^<>]*>", _compact_tag, svg)
     label = f' role="img" aria-label="{escape(description, quote=True)}"' if description else ""
     svg = svg.replace("<svg", f'<svg{label} font-family="sans-serif"', 1)
     return re.sub(r">\s*\n\s*<", "><", svg).strip()
 
 
 def _compact_tag(match: re.Match[str]) -> str:
-    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", _UNUSED_ID.sub("", match.group()))
-    tag = re.sub(r" font-family: [^;\"]*;| transform=\"rotate\(-0 [^\"]*\"", "", tag)
-    tag = re.sub(r"\s*\n\s*", " ", tag)
-    tag = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', tag)  # an attribute cannot hold a variable
-    for color, name in VARIABLES.items():
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", match.group())
+    tag = re.sub(r' id="[A-Za-z2.]+_\d+"| font-family: [^;"]*;| transform="rotate\(-0 [^"]*"', "", tag)
+    tag = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', " ".join(tag.split()))
+    for color, name in VARIABLES.items():  # in a style: an attribute cannot hold a variable
         tag = tag.replace(f": {color}", f": var(--fig-{name},{color})")
     return tag
-
-
-def _share_style(match: re.Match[str]) -> str:
-    """Put the common style of a series of markers on a group around them."""
-    found = set(re.findall(r' style="([^"]*)"', match.group()))
-    if len(found) != 1:
-        return match.group()
-    (common,) = found
-    return f'<g style="{common}">{match.group().replace(f" style={chr(34)}{common}{chr(34)}", "")}</g>'

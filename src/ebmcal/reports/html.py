@@ -19,21 +19,8 @@ from ebmcal.advice import confidence_gap
 from ebmcal.data.audit import audit_messages
 from ebmcal.predictions import Predictions
 from ebmcal.reports import examples, plots, tables
-from ebmcal.reports.page import (
-    Block,
-    Bullets,
-    Code,
-    Commands,
-    Fact,
-    Facts,
-    Note,
-    Page,
-    Picture,
-    Pictures,
-    Section,
-    draw,
-    write_page,
-)
+from ebmcal.reports.figures import Picture, draw
+from ebmcal.reports.page import Block, Bullets, Code, Commands, Fact, Facts, Note, Page, Pictures, Section, write_page
 from ebmcal.reports.run_data import Focus, RunData, Subject, find_focus, read_run
 from ebmcal.reports.table import Table
 from ebmcal.run_dir import RunDir
@@ -139,12 +126,12 @@ def _lead(data: RunData, focus: Focus | None) -> str:
     names = focus.before.label_names
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     texts = "pairs of texts" if focus.before.text_pairs is not None else "texts"
-    try:
-        trained = f"Trained on {data.part('audit')['splits']['train']['rows']:,} {texts}; the"
-    except (KeyError, TypeError):  # no run, or an edited results.json
-        trained = "The"
     task = f"Assigns one of {len(names)} labels ({shown}) to {texts}."
-    return f"{task} {trained} results are from {focus.before.n_rows:,} test {texts}."
+    try:
+        n_train = f"{data.part('audit')['splits']['train']['rows']:,}"
+    except (KeyError, TypeError, ValueError):  # no run, or an edited results.json
+        return f"{task} Tested on {focus.before.n_rows:,}."
+    return f"{task} Trained on {n_train} and tested on {focus.before.n_rows:,}."
 
 
 def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
@@ -153,29 +140,29 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
     if focus is None:
         yield "There are no predictions for labelled test texts."
         return
-    yield Facts(list(_facts(focus)))
-    sentences = data.part("advice").get("sentences") or data.evaluation.verdicts()
+    sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or data.evaluation.verdicts()]
+    yield Facts(list(_facts(focus, any(sentence.startswith("Use ") for sentence in sentences))))
     if sentences:
-        yield Bullets([str(sentence) for sentence in sentences], "What to do")
+        yield Bullets(sentences, "What to do")
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
-        model = shlex.quote(str(data.root / "trials" / focus.subject.name / "model"))
         items = [
             ("Label the texts of a file", f"ebmcal predict {run} new.csv --output labelled.csv"),
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
-            ("Leave doubtful texts to people", f"ebmcal abstain {model} --data other_labelled.csv --max-error 0.05"),
+            ("Leave doubtful texts to people", f"ebmcal abstain {run} --data other_labelled.csv --max-error 0.05"),
         ]
         yield Commands(items, "Commands")
     if focus.is_recommended:
         yield Note(_where_from(data, focus))
 
 
-def _facts(focus: Focus) -> Iterator[Fact]:
+def _facts(focus: Focus, is_useful: bool) -> Iterator[Fact]:
     rows = focus.rows
     right = rows.predicted == rows.labels
     interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
     if focus.is_recommended:
-        yield Fact("Recommended model", focus.name, _model_detail(focus))
+        name = "Recommended model" if is_useful else "First choice, but see below"
+        yield Fact(name, focus.name, _model_detail(focus))
     else:
         yield Fact("Model", focus.name, "the first of those evaluated")
     detail = f"{right.sum():,} of {len(right):,} test texts right"
@@ -206,7 +193,7 @@ def confidence_verdict(rows: Predictions) -> str:
     points = abs(gap.difference) * 100
     size = f"{points:.1f} points {'above' if gap.difference > 0 else 'below'} its accuracy"
     if gap.verdict:
-        return f"{size}: the model is {gap.verdict}"
+        return f"{size}: the model is {'slightly ' if points < 2 else ''}{gap.verdict}"
     return f"{size if points >= 0.05 else 'as high as its accuracy'}: no clear miscalibration on {len(rows):,} texts"
 
 
@@ -268,9 +255,12 @@ def _errors(focus: Focus | None) -> Iterator[Block]:
     rows = focus.rows
     if rows.n_classes <= MOST_MATRIX_LABELS:
         side = 2.0 + 0.42 * rows.n_classes
-        size = {"size": (side + 1.6, side + 0.5), "below": 0.55, "left": 1.5}
-        panel = partial(plots.confusion_matrix, rows)
-        yield Pictures([draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, **size)])  # type: ignore[arg-type]
+        below = 0.55 if plots.has_long_names(rows.label_names) else 0.0
+        matrix = draw(
+            "confusion", "Confusion matrix", CAPTIONS["confusion"], partial(plots.confusion_matrix, rows),
+            size=(side + 1.6, side + below), below=below, left=1.5,
+        )  # fmt: skip
+        yield Pictures([matrix])
     else:
         yield examples.confusion_table(rows)
     yield examples.class_table(rows)

@@ -14,30 +14,12 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ebmcal.reports.figures import Picture, draw
+from ebmcal.reports.figures import Picture
 from ebmcal.reports.table import Table
 from ebmcal.storage import PathLike, write_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment
-
-__all__ = [
-    "Block",
-    "Bullets",
-    "Code",
-    "Commands",
-    "Fact",
-    "Facts",
-    "Note",
-    "Page",
-    "Picture",
-    "Pictures",
-    "Section",
-    "draw",
-    "render_page",
-    "render_table",
-    "write_page",
-]
 
 #: Texts longer than this many characters are folded.
 FOLD_AFTER = 220

@@ -26,31 +26,10 @@ from ebmcal.reports.figures import (
     safe_label,
     show_message,
     styles_for,
-    to_svg,
 )
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-__all__ = [
-    "ECES",
-    "ENERGIES",
-    "EnergyHistogram",
-    "Series",
-    "accuracy_against_ece",
-    "confidence_histogram",
-    "confusion_matrix",
-    "energy_histogram",
-    "energy_histograms",
-    "entropy_against_energy",
-    "history_series",
-    "history_terms",
-    "line_plot",
-    "loss_terms",
-    "reliability_diagram",
-    "risk_coverage_curves",
-    "to_svg",
-]
 
 History = Sequence[Mapping[str, Any]]
 
@@ -156,10 +135,15 @@ def confusion_matrix(predictions: Predictions, ax: "Axes | None" = None) -> "Axe
     names = [safe_label(name, 14) for name in rows.label_names]
     ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5))
     turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(n), names, **(turned if n * max(map(len, names)) > 42 else {}))
+    ax.set_xticks(range(n), names, **(turned if has_long_names(rows.label_names) else {}))
     ax.set_yticks(range(n), names)
     ax.tick_params(length=0)
     return ax
+
+
+def has_long_names(names: Sequence[str]) -> bool:
+    """Whether the names of labels under a confusion matrix must be turned."""
+    return len(names) * max(len(safe_label(name, 14)) for name in names) > 42
 
 
 @dataclass(frozen=True)
