@@ -4,13 +4,19 @@ These are a plain FastAPI + `transformers.pipeline` server, and `ebmcal serve` w
 
     python benchmarks/serving.py                       # about five minutes
     python benchmarks/serving.py --seconds 5 --rounds 1
+    python benchmarks/serving.py --overload            # ten minutes; writes overload.json
 
 MiniLM with a new head; texts with the lengths of SST-2 (its phrases with --texts SST-2/train.tsv). Each client keeps
 one connection and sends its next text when it has the answer. All servers keep running; one at a time is under load.
+
+Under overload, twice as many requests arrive as the server can answer, one text in twenty is very long, and slow
+clients send half a header or a body a byte at a time. Every request must get a correct answer, 429 or 503; memory stays
+flat.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -20,11 +26,13 @@ import sys
 import tempfile
 import time
 import urllib.request
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 
 LOADS = (1, 8, 64)
+N_CLIENTS, N_SLOW = 200, 20  # under overload
 GOALS = {("plain pipeline", 1): 1.0, ("plain pipeline", 64): 4.0}
 
 PLAIN = """
@@ -67,7 +75,7 @@ def free_port() -> int:
         return listening.getsockname()[1]
 
 
-def wait_until_ready(port: int, process: subprocess.Popen, seconds: float = 300.0) -> None:
+def wait_until_ready(port: int, process: subprocess.Popen, seconds: float = 900.0) -> None:
     end = time.monotonic() + seconds
     while time.monotonic() < end and process.poll() is None:
         try:
@@ -78,14 +86,14 @@ def wait_until_ready(port: int, process: subprocess.Popen, seconds: float = 300.
     raise SystemExit(f"the server on port {port} did not become ready")
 
 
-async def exchange(reader, writer, text: str) -> int:
-    """Send a text on an open connection and read the response; its status."""
+async def exchange(reader, writer, text: str) -> tuple[int, bytes]:
+    """Send a text on an open connection and read the response: its status and body."""
     body = json.dumps({"inputs": text}).encode()
     head = "POST /v1/classify HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
     head = await reader.readuntil(b"\r\n\r\n")
-    await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
-    return int(head.split(b" ", 2)[1])
+    body = await reader.readexactly(int(head.lower().split(b"content-length:")[1].split(b"\r\n")[0]))
+    return int(head.split(b" ", 2)[1]), body
 
 
 async def load(port: int, texts: list[str], n_clients: int, seconds: float) -> tuple[list[float], int]:
@@ -97,7 +105,7 @@ async def load(port: int, texts: list[str], n_clients: int, seconds: float) -> t
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         i = number
         while (start := time.perf_counter()) < end:
-            if await exchange(reader, writer, texts[i % len(texts)]) == 200:
+            if (await exchange(reader, writer, texts[i % len(texts)]))[0] == 200:
                 times.append(time.perf_counter() - start)
             else:
                 n_failed += 1
@@ -142,6 +150,86 @@ def compare(n_clients: int, found: dict[str, dict], reference: str) -> dict:
     }  # fmt: skip
 
 
+async def overload(port: int, pid: int, texts: list[str], expected: np.ndarray, rate: float, seconds: float) -> dict:
+    """What happens to `rate` requests per second, sent whether or not earlier ones were answered."""
+    statuses, times, memory, n_wrong, n_slow = Counter(), [], [], 0, 0
+    start = time.perf_counter()
+    end = start + seconds
+
+    async def client(number: int) -> None:
+        nonlocal n_wrong
+        due = start + number / rate
+        while due < end:
+            await asyncio.sleep(due - time.perf_counter())
+            i = sum(statuses.values()) % len(texts)
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            status, body = await exchange(reader, writer, texts[i])
+            writer.close()
+            statuses[status] += 1
+            if status == 200:
+                times.append(time.perf_counter() - due)
+                probs = list(json.loads(body)["results"][0]["probabilities"].values())
+                n_wrong += not np.allclose(probs, expected[i], atol=1e-4)
+            due = max(due + N_CLIENTS / rate, time.perf_counter())
+
+    async def slow_client(number: int) -> None:
+        nonlocal n_slow
+        start = b"POST /v1/classify HTTP/1.1\r\nHost: localhost\r\n"
+        has_body = number % 2
+        if has_body:
+            start += b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+        while time.perf_counter() < end:
+            with contextlib.suppress(ConnectionError):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                n_slow += 1
+                writer.write(start)
+                while time.perf_counter() < end and not reader.at_eof():
+                    writer.write(b" " * has_body)
+                    with contextlib.suppress(asyncio.TimeoutError):
+                        await asyncio.wait_for(reader.read(1000), 0.2)
+                writer.close()
+
+    async def watch() -> None:
+        for tenth in range(1, 11):
+            await asyncio.sleep(max(0.0, start + 0.099 * tenth * seconds - time.perf_counter()))
+            status = Path(f"/proc/{pid}/status").read_text()
+            memory.append(round(int(status.split("VmRSS:")[1].split()[0]) / 1024, 1))
+            print(f"{tenth}0%: {dict(statuses)}, {n_wrong} wrong, {memory[-1]} MB", flush=True)
+
+    await asyncio.gather(watch(), *map(slow_client, range(N_SLOW)), *map(client, range(N_CLIENTS)))
+    p50, p99 = (round(float(q), 2) for q in np.percentile(times, [50, 99]))
+    return {
+        "answered": statuses.pop(200, 0), "refused": {str(k): n for k, n in sorted(statuses.items())},
+        "wrong": n_wrong, "slow_connections": n_slow, "p50_s": p50, "p99_s": p99, "mb": memory,
+    }  # fmt: skip
+
+
+def run_overload(minutes: float, threads: int, output: Path) -> None:
+    """Measure the capacity for a tenth of the time, then send twice as much."""
+    texts = read_texts(None, 200)
+    for i in range(0, len(texts), 20):
+        texts[i] = f"{texts[i]} " * (20_000 // (len(texts[i]) + 1))
+    with tempfile.TemporaryDirectory() as scratch:
+        save_model(Path(scratch))
+        (Path(scratch) / "ebmcal.json").write_text('{"max_length": 128}')
+        import ebmcal
+
+        expected, port = ebmcal.load(scratch).predict(texts).probs, free_port()
+        command = [*commands(Path(scratch))["ebmcal serve"], str(port), "--max-queue", "64", "--max-texts", "64"]
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
+        try:
+            wait_until_ready(port, process)
+            capacity = measure(port, process.pid, texts, 32, 6 * minutes)["rate"]
+            print(f"capacity: {capacity:.1f} requests/s", flush=True)
+            found = asyncio.run(overload(port, process.pid, texts, expected, 2 * capacity, 60 * minutes))
+        finally:
+            process.terminate()
+            process.wait(60)
+    about = {"minutes": minutes, "capacity_per_second": round(capacity, 1), "sent_per_second": round(2 * capacity, 1)}
+    output.write_text(json.dumps(about | found, indent=1) + "\n")
+
+
 def read_texts(path: Path | None, n: int = 2000) -> list[str]:
     """Phrases of SST-2, or random words with such lengths."""
     rng = np.random.default_rng(0)
@@ -169,9 +257,14 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--threads", type=int, default=1, help="of torch")
     parser.add_argument("--texts", type=Path, help="SST-2's train.tsv")
-    parser.add_argument("--output", type=Path, default=Path(__file__).with_suffix(".json"))
+    parser.add_argument("--output", type=Path)
+    parser.add_argument("--overload", action="store_true", help="Measure what happens under overload instead.")
+    parser.add_argument("--minutes", type=float, default=10, help="of the overload")
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the servers too
+    if options.overload:
+        output = options.output or Path(__file__).with_name("overload.json")
+        return run_overload(options.minutes, options.threads, output)
     texts, rows, running = read_texts(options.texts), [], {}
     with tempfile.TemporaryDirectory() as scratch:
         save_model(Path(scratch))
@@ -200,7 +293,7 @@ def main() -> None:
                 process.terminate()
             for _, process in running.values():
                 process.wait(60)
-    options.output.write_text(json.dumps(rows, indent=2) + "\n")
+    (options.output or Path(__file__).with_suffix(".json")).write_text(json.dumps(rows, indent=2) + "\n")
 
 
 if __name__ == "__main__":

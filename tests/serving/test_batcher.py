@@ -75,6 +75,17 @@ def test_a_full_queue_refuses_with_a_time_to_retry(slow):
     started.close()
 
 
+def test_a_request_that_would_time_out_is_refused(slow):
+    """A new batcher expects 50 texts per second, so five in a tenth of a second."""
+    started = busy(slow, timeout=0.1)
+    accepted = started.submit(["a"] * 4)
+    with pytest.raises(QueueFull, match="4 texts are already waiting"):
+        started.submit(["b"] * 2)
+    slow.go.set()
+    assert accepted.result(WAIT) == ["A"] * 4
+    started.close()
+
+
 def test_a_cancelled_request_is_neither_encoded_nor_computed(slow):
     encoded = []
     started = busy(slow, lambda texts: encoded.extend(texts) or list(texts), max_queue=2, max_texts=2)

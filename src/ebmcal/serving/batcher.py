@@ -114,7 +114,7 @@ class Batcher:
         self._changed = threading.Condition()
         self.is_closing = False
         self._is_shared = False  # whether the previous batch held several requests
-        self._rate = 50.0  # texts per second, moving average
+        self._n_texts, self._seconds = 50.0, 1.0  # of a batch, moving averages
         self._alive_at = time.monotonic()
         self._worker = threading.Thread(target=self._work, name="batcher", daemon=True)
         self._worker.start()
@@ -129,8 +129,10 @@ class Batcher:
         with self._changed:
             if self.is_closing or not self._worker.is_alive():
                 raise Stopped("The server is shutting down." if self.is_closing else self.problem())
-            if self.n_waiting + len(texts) > self.limits.max_queue:
-                raise QueueFull(self.n_waiting, max(1, min(60, math.ceil(self.n_waiting / self._rate))))
+            n_texts, rate = self.n_waiting + len(texts), self._n_texts / self._seconds
+            is_hopeless = self.n_waiting > 0 and n_texts > rate * self.limits.timeout  # it would end as a timeout
+            if n_texts > self.limits.max_queue or is_hopeless:
+                raise QueueFull(self.n_waiting, max(1, min(60, math.ceil(self.n_waiting / rate))))
             request = _Request(len(texts))
             self._waiting.extend(_Item(request, text) for text in texts)
             self._changed.notify()
@@ -247,7 +249,8 @@ class Batcher:
                 self._run([item for item in batch if item.request is request])
             return None
         seconds = time.monotonic() - start
-        self._rate += 0.2 * (len(batch) / max(seconds, 1e-6) - self._rate)
+        self._n_texts += 0.2 * (len(batch) - self._n_texts)
+        self._seconds += 0.2 * (max(seconds, 1e-6) - self._seconds)
         self._on_batch(sum(len(item.tokens) for item in batch), seconds, results)
         for item, result in zip(batch, results, strict=True):
             item.request.add(result)
