@@ -194,12 +194,14 @@ def test_a_killed_run_resumes_with_the_same_predictions(encoder_dir, tmp_path):
         "precision=fp32", "--set", "max_length=32", "--output",
     ]  # fmt: skip
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    for delay in (8, 10, 12):
+    for part in ("checkpoint-*", "folds/0/checkpoint-*", "folds/0/outputs.npz", "folds/1/checkpoint-*"):
         process = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
-        time.sleep(delay)
+        while process.poll() is None and not list((tmp_path / "killed" / "trials" / "hidden-seed1").glob(part)):
+            time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
-        process.wait()
+        assert process.wait() == -signal.SIGKILL
     subprocess.run([*command, str(tmp_path / "killed")], check=True, capture_output=True)
+    assert "continuing at step" in (tmp_path / "killed" / "log.txt").read_text()
     for split in ("test", "out_of_fold"):
         a, b = (ebmcal.open_run(tmp_path / name).predictions("hidden", split) for name in ("whole", "killed"))
         np.testing.assert_array_equal(a.logits, b.logits)
