@@ -216,6 +216,13 @@ def test_without_results_they_are_computed_from_the_predictions(run):
     assert "Recommended" not in text
 
 
+def test_models_that_learned_nothing_are_not_recommended(run):
+    results = json.loads((run / "results.json").read_text())
+    results["advice"]["sentences"] = ["No model is more accurate than always predicting the most frequent class."]
+    (run / "results.json").write_text(json.dumps(results))
+    assert "First choice, but see below" in page_of(run)[0]
+
+
 def test_results_alone_are_enough(run):
     shutil.rmtree(run / "trials")
     assert "no predictions for labelled" in page_of(run)[0]
@@ -306,6 +313,7 @@ def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
     (run / "results.json").write_text(json.dumps(results))
     text, _ = page_of(run)
     assert "calibrated on out-of-fold rows" in text
+    assert "out-of-fold rows of this run are training texts, and the command refuses them" in visible(text)
     assert "training rows, predicted by models trained without them" in text
 
 

@@ -271,6 +271,13 @@ def test_latex_is_balanced_escaped_and_without_leading_zeros():
     assert "10.050" in Table(frame).to_latex()
 
 
+def test_print_loses_no_column_if_the_output_is_no_terminal(capsys):
+    tables.summary_table(two_methods(), verbose=True).print()
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= 100
+    assert all(name in shown for name in ("Accuracy", "Brier", "Published"))
+
+
 def test_terminal_takes_markup_as_text():
     table = Table(pd.DataFrame({"[red]m": ["[bold]x"]}), "[red]t")
     assert "[red]t" in str(table)
