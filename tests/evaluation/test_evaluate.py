@@ -134,7 +134,7 @@ def test_the_verdict_needs_a_significant_difference(scale, n, words):
 def test_the_verdict_reports_the_effect_of_the_calibrator(compared):
     base, ours = compared.verdicts()
     assert base.startswith("base is overconfident")
-    assert "With temperature: no clear miscalibration on 600 rows" in base
+    assert "base + temperature: no clear miscalibration on 600 rows" in base
     assert ours.startswith("ours: no clear miscalibration")
 
 

@@ -262,6 +262,8 @@ def verdict(name: str, plain: Predictions, found: Estimates, calibrated: Mapping
             f"{ece.value:.3f} on {gap.n_rows:,} rows (noise floor {ece.interval().noise_floor:.3f})."
         )
     for calibrator, rows in calibrated.items():
-        after = rows.labelled()
-        return f"{sentence} {confidence_gap(after.labels, after.probs).describe(f'With {calibrator}')}"
+        known = rows.labelled()
+        after = confidence_gap(known.labels, known.probs)
+        todo = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
+        return f"{sentence} {after.describe(f'{name} + {calibrator}')}{todo}"
     return f"{sentence} Calibrate it on other labelled rows (fit=, --fit FILE)."
