@@ -1,6 +1,8 @@
 """`EnergyTrainer`: losses, checkpoints, resuming, users' scripts."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -8,12 +10,14 @@ import pytest
 import torch
 from datasets import Dataset
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import AutoModelForSequenceClassification, TrainingArguments
+from transformers import AutoModelForSequenceClassification, TrainerCallback, TrainingArguments
 
 import ebmcal
 from ebmcal import EnergyClassifier, EnergyConfig, EnergyTrainer
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.methods import METHODS, find_method, register_energy
+from ebmcal.progress import Reporter
+from ebmcal.training.runtime import fit
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
 TEXTS = SENTENCES[:96]
@@ -97,6 +101,25 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
         whole.classifier.state_dict().items(), second.classifier.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(a, b, atol=0, rtol=0, msg=name)
+
+
+def test_a_signal_saves_a_checkpoint_from_which_the_same_call_continues(tmp_path):
+    class Stop(TrainerCallback):
+        def on_step_begin(self, args, state, control, **_):
+            if state.global_step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+
+    whole = make_trainer(tmp_path / "whole", "laplace", max_steps=8)
+    fit(whole, "whole", Reporter())
+    stopped = make_trainer(tmp_path / "parts", "laplace", max_steps=8, save_strategy="steps", save_steps=100)
+    stopped.add_callback(Stop())
+    with pytest.raises(Interrupted, match="parts: stopped at step 4 of 8; a checkpoint is saved"):
+        fit(stopped, "parts", Reporter())
+    assert not stopped.classifier.energy_head.variances.any()  # the method has not finished
+    resumed = make_trainer(tmp_path / "parts", "laplace", max_steps=8)
+    fit(resumed, "parts", Reporter())
+    for a, b in zip(whole.classifier.state_dict().values(), resumed.classifier.state_dict().values(), strict=True):
+        torch.testing.assert_close(a, b, atol=0, rtol=0)
 
 
 @pytest.mark.parametrize(

@@ -150,7 +150,7 @@ def noise_config(work: Workspace) -> NoiseConfig:
 
 def _build_noise(work: Workspace) -> Noise:
     settings, splits = work.settings, work.data.splits
-    n_draws = settings.steps * settings.batch_size * settings.noise_ratio
+    n_draws = -(-settings.steps // settings.noise_every) * settings.batch_size * settings.noise_ratio
     return build_noise(
         noise_config(work), splits["train"], splits["test"], work.data.label_names, n_draws=n_draws,
         cache_dir=work.cache, reporter=work.reporter,

@@ -69,7 +69,7 @@ class EnergyConfig(TrainingArguments):
     energy_schedule: str = field(default=recipe.ENERGY_SCHEDULE, metadata={"help": "linear: λ falls to 0."})
     centered: bool = field(default=True, metadata={"help": "Centre the energy (False: as published)."})
     noise_start: float = field(default=0.0, metadata={"help": "Share of the training without noise."})
-    noise_every: int = field(default=1, metadata={"help": "Noise in every n-th step after that."})
+    noise_every: int = field(default=recipe.NOISE_EVERY, metadata={"help": "Noise in every n-th step after that."})
     label_smoothing: float = field(default=recipe.LABEL_SMOOTHING, metadata={"help": "Of the smoothing methods."})
     poscal_weight: float = field(default=recipe.POSCAL_WEIGHT, metadata={"help": "Weight of PosCal's term."})
     poscal_bins: int = field(default=recipe.POSCAL_BINS, metadata={"help": "Bins of PosCal's posteriors."})
