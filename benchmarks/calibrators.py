@@ -1,4 +1,4 @@
-"""Calibrator fits against the installed peers: 1e5 × 3 logits, one thread, peers and ebmcal taking turns.
+"""Calibrator fits against the installed peers: 1e5 × 3 logits, CPU time of one thread, peers and ebmcal taking turns.
 
     python benchmarks/calibrators.py
 
@@ -35,13 +35,13 @@ def make_rows() -> tuple[np.ndarray, np.ndarray]:
 
 
 def time_in_turns(ours: Callable[[], Any], theirs: Callable[[], Any]) -> tuple[float, float]:
-    """Median seconds of each; taking turns, so that a slow spell of the machine hits both."""
+    """Median CPU seconds of each; taking turns, so that a slow phase of the machine affects both."""
     times: tuple[list[float], list[float]] = ([], [])
     for _ in range(N_ROUNDS):
         for work, seconds in zip((ours, theirs), times, strict=True):
-            start = time.perf_counter()
+            start = time.process_time()
             work()
-            seconds.append(time.perf_counter() - start)
+            seconds.append(time.process_time() - start)
     return statistics.median(times[0]), statistics.median(times[1])
 
 

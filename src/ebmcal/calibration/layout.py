@@ -55,16 +55,19 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     >>> log_odds(np.array([[2.0, 0.0], [-900.0, 900.0]])).tolist()
     [[2.0, -1800.0], [-2.0, 1800.0]]
     """
+    from scipy.special import logsumexp
+
     z = class_lines(logits)
-    for block in blocks(z):
-        top, columns = block.argmax(axis=0), np.arange(block.shape[1])
-        others = block.copy()
-        others[top, columns] = -np.inf
-        second = others.max(axis=0)
-        rest = second + np.log(np.exp(others - second).sum(axis=0))  # log of the sum over all but the largest class
-        e = np.exp(block)
-        e[top, columns] = 0.0
+    for block in blocks(z):  # all classes from one exponential each (benchmarks/calibrators.py, scaling-binning)
+        is_below = block < 0
+        e = np.exp(block) * is_below
+        below, n_top = e.sum(axis=0), len(z) - is_below.sum(axis=0)
         # Nothing cancels: where a class is not the largest, the sum over the others contains exp(0) = 1.
-        block -= np.log1p(e.sum(axis=0) - e)
-        block[top, columns] = -rest
+        rest = np.where(is_below, below + n_top - e, below + (n_top - 1))
+        lost = rest.min(axis=0) < 1e-290  # even exp of the second largest underflows
+        log_rest = np.log(np.maximum(rest, 1e-290))
+        if lost.any():
+            others = np.where(is_below[:, lost], block[:, lost], -np.inf)
+            log_rest[:, lost] = np.where(is_below[:, lost], 0.0, logsumexp(others, axis=0))
+        block -= log_rest
     return z
