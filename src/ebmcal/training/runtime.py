@@ -152,7 +152,7 @@ def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
     if start:
         reporter.info(f"{title}: continuing at step {done} of {total}")
     trainer.remove_callback(PrinterCallback)
-    with quiet(), reporter.stage(title, total) as advance, stop_on_signal() as stopper:
+    with quiet(), reporter.stage(title, total) as advance, stop_on_signal(title) as stopper:
         advance(done)
         trainer.add_callback(_Progress(advance, done))
         trainer.add_callback(stopper)
@@ -162,11 +162,6 @@ def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
         finally:
             for name in set(trainer.args.report_to) & _CLOSE_TRACKER.keys():
                 getattr(importlib.import_module(name), _CLOSE_TRACKER[name])()
-    if stopper.stopped and trainer.state.global_step < total:
-        raise Interrupted(
-            f"{title}: stopped at step {trainer.state.global_step} of {total}; a checkpoint is saved. "
-            "Run the same command again to continue."
-        )
     if not trainer.is_fsdp_enabled and not all(p.isfinite().all() for p in trainer.model.parameters()):
         raise EbmcalError(f"{title}: training diverged: weights are not finite. Try a lower learning rate.")
 
@@ -187,9 +182,10 @@ class _Progress(TrainerCallback):
 
 
 class _CompleteOrStop(TrainerCallback):
-    """Marks checkpoints that all processes have written; after a signal, saves one and stops at the same step."""
+    """Marks checkpoints that all processes have written; after a signal, saves one and raises `Interrupted`."""
 
-    stopped = False
+    def __init__(self, title: str) -> None:
+        self.title, self.stopped = title, False
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         from accelerate import PartialState
@@ -206,14 +202,21 @@ class _CompleteOrStop(TrainerCallback):
         if self.stopped:
             control.should_save = control.should_training_stop = True
 
+    def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if self.stopped and state.global_step < state.max_steps:
+            raise Interrupted(
+                f"{self.title}: stopped at step {state.global_step} of {state.max_steps}; a checkpoint is saved. "
+                "Run the same command again to continue."
+            )
+
 
 @contextlib.contextmanager
-def stop_on_signal() -> Iterator[_CompleteOrStop]:
+def stop_on_signal(title: str) -> Iterator[_CompleteOrStop]:
     """A callback that finishes the step, saves a checkpoint and stops on SIGINT or SIGTERM.
 
     A second signal has its usual effect. Signals arrive in the main thread only; elsewhere there are none.
     """
-    callback, previous = _CompleteOrStop(), dict[int, Any]()
+    callback, previous = _CompleteOrStop(title), dict[int, Any]()
 
     def stop(number: int, _: Any) -> None:
         callback.stopped = True
