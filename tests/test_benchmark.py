@@ -265,6 +265,11 @@ def test_all_mistakes_are_reported_at_once(write_plan, place, capsys):
         assert part in shown, part
 
 
+def test_what_would_stop_a_run_is_reported_before_any_run(write_plan):
+    with pytest.raises(EbmcalError, match="warmup_steps is 10, more than the 2 training steps"):
+        load_benchmark(write_plan(warmup_steps=10))
+
+
 def test_a_mistake_of_several_tasks_is_reported_once(write_plan):
     with pytest.raises(EbmcalError) as found:
         load_benchmark(write_plan(tasks=["mood", "other"], encoder="./no-such-encoder"))
@@ -315,7 +320,6 @@ def test_settings_of_a_task_override_shared_ones(write_plan, place, tmp_path):
 def no_data(monkeypatch):
     """Neither data nor models are looked at."""
     monkeypatch.setattr("ebmcal.benchmark.read_fingerprints", lambda config: {})
-    monkeypatch.setattr("ebmcal.benchmark.check_encoder", lambda config: None)
 
 
 def test_example_runs_all_tasks_of_the_paper_with_published_settings(no_data):

@@ -30,7 +30,7 @@ from ebmcal.reports.run_data import read_document, read_evaluation
 from ebmcal.reports.table import Table
 from ebmcal.reports.tables import comparison_rows_table, paper_table
 from ebmcal.run_dir import RunDir, Trial
-from ebmcal.storage import cache_dir, read_json, write_json, write_text
+from ebmcal.storage import read_json, write_json, write_text
 
 EXAMPLE = "for example `tasks: [sst2, {task: rte, noise_ratio: 1}, {name: reviews, train: reviews.csv}]`"
 
@@ -133,7 +133,6 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
             task = BenchmarkTask(name, load_config(None, values), name in selected)
             tasks.append(task)
             if task.is_selected:
-                check_encoder(task.config)
                 tasks[-1] = replace(task, fingerprints=read_fingerprints(task.config))
     if mistakes.found:
         lines = [f"{', '.join(places)}: {what}".replace("\n", "\n    ") for what, places in mistakes.found.items()]
@@ -141,19 +140,11 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
     return Benchmark(root, tuple(tasks))
 
 
-def check_encoder(config: RunConfig) -> None:
-    """Raise if the encoder of a task cannot be loaded."""
-    from ebmcal.modeling import pretrained
-
-    pretrained.check_encoder(config.encoder, config.trust_remote_code)
-
-
 def read_fingerprints(config: RunConfig) -> Mapping[str, str]:
-    """The fingerprint of each split; raises if the data cannot be read."""
-    from ebmcal.data import load_task
-    from ebmcal.pipeline.workspace import data_config
+    """The fingerprint of each split; raises what would stop the run: encoder, data, noise, settings."""
+    from ebmcal.pipeline.workspace import prepare
 
-    return load_task(data_config(config, {}), cache_dir(config.cache_dir), Reporter()).fingerprints
+    return prepare(config, Reporter()).data.fingerprints
 
 
 def _task_settings(entries: Any, mistakes: _Mistakes) -> dict[str, dict[str, Any]]:

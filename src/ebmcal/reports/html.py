@@ -335,13 +335,7 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
         best = focus.subject.method if focus is not None else ""
         method = min(found, key=lambda method: (method == "baseline", method != best))
         yield f"Examples of {found[method].name}:"
-        yield _energy_examples(data, found[method])
-
-
-def _energy_examples(data: RunData, subject: Subject, n: int = 5) -> Table:
-    rows, baseline = subject.read(subject.test_set), data.baseline_of(subject)
-    assert rows is not None
-    return examples.energy_examples(rows, baseline.read(subject.test_set) if baseline else None, n)
+        yield data.energy_examples(found[method])
 
 
 def _training(data: RunData) -> Iterator[Block]:

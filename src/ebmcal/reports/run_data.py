@@ -12,10 +12,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
 from ebmcal.calibration import make_calibrator
 from ebmcal.config import read_yaml
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
+from ebmcal.reports.examples import energy_examples
+from ebmcal.reports.table import Table
 from ebmcal.reports.tables import recommended_key, row_name
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import PathLike, read_json
@@ -101,6 +105,12 @@ class RunData:
         named = [s for s in self.subjects if s.method == "baseline" and s.seed == subject.seed]
         found = next(iter(named or (self.subjects if subject.seed is None else ())), None)
         return None if found is subject else found
+
+    def energy_examples(self, subject: Subject, n: int = 5) -> Table:
+        """The test texts of lowest and highest energy of a model, compared with its baseline."""
+        rows, baseline = subject.read(subject.test_set), self.baseline_of(subject)
+        before = baseline.read(subject.test_set) if baseline else None
+        return energy_examples(rows, before, n) if rows is not None else Table(pd.DataFrame())
 
 
 @dataclass(frozen=True)
