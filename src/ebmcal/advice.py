@@ -5,7 +5,7 @@ The criterion is the cross-validated negative log-likelihood; a simpler model wi
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -96,14 +96,7 @@ class Advice:
 
     def to_json(self) -> dict[str, Any]:
         """The advice as JSON values."""
-        return {
-            "trial": self.trial.name,
-            "calibrator": self.calibrator,
-            "sentences": list(self.sentences),
-            "evidence": [dict(entry) for entry in self.evidence],
-            "rows": self.rows,
-            "n_rows": self.n_rows,
-        }
+        return asdict(self) | {"trial": self.trial.name, "sentences": list(self.sentences)}
 
 
 @dataclass(frozen=True)
@@ -233,8 +226,10 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
         )
         return
     base = next((c for c in found if c.name == "baseline"), None)
-    before = [f" (baseline: {part})" if base and base is not chosen else "" for part in _numbers(base or chosen)]
-    accuracy, typical = (part + other for part, other in zip(_numbers(chosen), before, strict=True))
+    accuracy, typical = f"{chosen.accuracy:.1%}", chosen.typical
+    if base and base is not chosen:
+        accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
+        typical += f" (baseline: {base.typical})"
     yield (
         f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
         f"label a probability of {typical}; nothing simpler is as good."
@@ -249,10 +244,6 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
             f"Without temperature, {other.method} {effect} compared with {base.method}: {other.typical} instead of "
             f"{base.typical} for the correct label, accuracy {other.accuracy - base.accuracy:+.1%} on the {rows} rows."
         )
-
-
-def _numbers(candidate: Candidate) -> tuple[str, str]:
-    return f"{candidate.accuracy:.1%}", candidate.typical
 
 
 def _confidence(candidate: Candidate, rows: str) -> str:
