@@ -141,7 +141,8 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
         yield "There are no predictions for labelled test texts."
         return
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or data.evaluation.verdicts()]
-    yield Facts(list(_facts(focus, any(sentence.startswith("Use ") for sentence in sentences))))
+    is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
+    yield Facts(list(_facts(focus, is_useful)), is_useful)
     if sentences:
         yield Bullets(sentences, "What to do")
     if focus.is_recommended and data.root is not None:

@@ -35,7 +35,10 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
+    """Numbers side by side; `has_choice` highlights the first."""
+
     items: Sequence[Fact]
+    has_choice: bool = False
 
 
 @dataclass(frozen=True)
