@@ -19,7 +19,7 @@ import ebmcal  # noqa: F401  # sets the environment before torch is loaded
 
 #: Way of waiting -> environment. An empty GOMP_SPINCOUNT would be invalid, so torch's own setting is its default value.
 SETTINGS = {
-    "torch's default": {"GOMP_SPINCOUNT": "300000"},
+    "torch's default": {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"},
     "passive": {"GOMP_SPINCOUNT": "0"},
     "1,000 spins": {"GOMP_SPINCOUNT": "1000"},
     "10,000 spins": {"GOMP_SPINCOUNT": "10000"},
@@ -56,7 +56,7 @@ def work(kind: str, steps: int, threads: int) -> float:
 
 def measure(kind: str, setting: str, busy: bool, options: argparse.Namespace) -> float:
     """The seconds of one process with a setting, next to a busy process or not."""
-    names = ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
+    names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
     environment = {k: v for k, v in os.environ.items() if k not in names} | SETTINGS[setting]
     command = [sys.executable, __file__, "--child", kind, "--steps", str(options.steps), "--threads"]
     neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None

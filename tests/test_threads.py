@@ -32,7 +32,7 @@ def test_threads_fit_the_quota_unless_the_user_chose_them(tmp_path, monkeypatch)
     found, chosen = {}, {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"}
     configure_threads(found, tmp_path)
     configure_threads(chosen, tmp_path)
-    assert found == {"GOMP_SPINCOUNT": str(SPIN_COUNT), "OMP_NUM_THREADS": "2"}
+    assert found == {"GOMP_SPINCOUNT": str(SPIN_COUNT), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": "2"}
     assert chosen == {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"}
 
 
