@@ -215,7 +215,7 @@ def run_overload(minutes: float, threads: int, output: Path) -> None:
         import ebmcal
 
         expected, port = ebmcal.load(scratch).predict(texts).probs, free_port()
-        command = [*commands(Path(scratch))["ebmcal serve"], str(port), "--max-queue", "64", "--max-texts", "64"]
+        command = [*commands(Path(scratch))["ebmcal serve"], str(port), "--max-queue", "32", "--max-texts", "32"]
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
         try:

@@ -245,5 +245,5 @@ def test_axis_ticks_are_round_numbers_with_enough_digits(low, high, expected):
     function = source[source.index("function ticks(") : source.index("function histogram(")]
     script = f"{function}\nconsole.log(JSON.stringify(ticks({low}, {high}, 6)));"
     ticks = json.loads(subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True).stdout)
-    assert [tick["text"] for tick in ticks] == expected
+    assert [tick["text"].replace("−", "-") for tick in ticks] == expected
     assert [tick["at"] for tick in ticks] == pytest.approx([float(text) for text in expected])

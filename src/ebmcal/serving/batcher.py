@@ -1,9 +1,9 @@
 """Dynamic batching: a bounded queue of texts and one worker thread, the only user of the model.
 
 The worker takes texts in order of arrival until the token budget of a batch is full; a long request may span several
-batches. Texts are tokenised in small portions, shortly before they are needed, and those of cancelled requests are
-dropped. A lone client never waits: only if the previous batch held several requests does the worker wait up to
-`batch_wait` seconds for the next one to fill.
+batches. Texts are tokenised in small portions, shortly before they are needed. Those of cancelled requests are dropped,
+those that have waited for half the timeout are refused. A lone client never waits: only if the previous batch held
+several requests does the worker wait up to `batch_wait` seconds for the next one to fill.
 
 The batcher knows neither HTTP nor torch: `encode` turns texts into tokens, `predict` turns tokens into results.
 """
@@ -53,6 +53,7 @@ class Stopped(EbmcalError):
 class _Request:
     n_texts: int
     future: "Future[list[Any]]" = field(default_factory=Future)
+    arrived_at: float = field(default_factory=time.monotonic)
     n_tokens: int = 0  # of the texts that are tokenised
     results: list[Any] = field(default_factory=list)
 
@@ -132,11 +133,14 @@ class Batcher:
             n_texts, rate = self.n_waiting + len(texts), self._n_texts / self._seconds
             is_hopeless = self.n_waiting > 0 and n_texts > rate * self.limits.timeout  # it would end as a timeout
             if n_texts > self.limits.max_queue or is_hopeless:
-                raise QueueFull(self.n_waiting, max(1, min(60, math.ceil(self.n_waiting / rate))))
+                raise self._queue_full()
             request = _Request(len(texts))
             self._waiting.extend(_Item(request, text) for text in texts)
             self._changed.notify()
         return request.future
+
+    def _queue_full(self) -> QueueFull:
+        return QueueFull(self.n_waiting, max(1, min(60, math.ceil(self.n_waiting * self._seconds / self._n_texts))))
 
     def problem(self) -> str:
         """What is wrong with the worker; empty if nothing is."""
@@ -189,9 +193,11 @@ class Batcher:
     def _next_batch(self) -> list[_Item]:
         """The next texts within the token budget, at least one if any are left."""
         batch: list[_Item] = []
-        n_tokens = 0
+        n_tokens, latest = 0, time.monotonic() - self.limits.timeout / 2
         while self._encoded or self._encode_portion():
             item = self._encoded[0]
+            if item.request.arrived_at < latest and not item.request.results:  # refuse it before it times out
+                item.request.fail(self._queue_full())
             if item.request.is_open:
                 n_tokens += len(item.tokens)
                 if batch and n_tokens > self.limits.batch_tokens:

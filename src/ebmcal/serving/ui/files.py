@@ -45,12 +45,12 @@ def describe_columns(model: Model, content: bytes) -> dict[str, Any]:
 async def predict_file(
     service: Service, content: bytes, text: str, text_pair: str | None, label: str
 ) -> dict[str, Predictions]:
-    """The predictions in a file, or those of each served model for its texts, the baseline first."""
+    """The predictions in a file, or those of each served model for its texts."""
     model = next(iter(service.engines.values())).model
     found = await asyncio.to_thread(_read, content, model.label_names, text, text_pair, label)
     if isinstance(found, Predictions):
         return {"your file": found}
-    return {name: await _predict(service, name, found) for name in reversed(service.engines)}
+    return {name: await _predict(service, name, found) for name in service.engines}
 
 
 def report_html(named: Mapping[str, Predictions]) -> str:

@@ -4,8 +4,9 @@
 const $ = (id) => document.getElementById(id);
 const SVG = "http://www.w3.org/2000/svg";
 const DASHES = ["", "6 3", "2 2", "8 3 2 3", "1 3"];
-const percent = (p) => (100 * p).toFixed(1) + " %";
-const short = (x) => Number(x.toPrecision(4)).toString();
+const percent = (p) => (100 * p).toFixed(1) + "%";
+const short = (x) => Number(x.toPrecision(4)).toString().replace("-", "−");
+const signed = (x, digits) => (x >= 0 ? "+" : "−") + Math.abs(x).toFixed(digits);
 let about = { models: [], histogram: null, is_pair: false };
 
 function make(tag, text, attributes = {}) {
@@ -147,7 +148,8 @@ function energy(model) {
     nodes.push(make("p", verdict, { class: "verdict" + (model.is_ood ? " abstain" : "") }));
   }
   const trained = about.is_energy_trained ? "" : " This model was not trained with noise, so the energy is only a weak indicator.";
-  nodes.push(make("p", "Energy " + short(model.energy) + "; low = like the training data." + trained));
+  const energy = model.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(model.energy) + "; low";
+  nodes.push(make("p", energy + " = like the training data." + trained, { class: "muted" }));
   if (!about.histogram) {
     nodes.push(make("p", "The model directory has no energy histograms to compare with.", { class: "muted" }));
     return nodes;
@@ -179,7 +181,7 @@ function ticks(low, high, most) {
   const digits = Math.max(0, -Math.floor(Math.log10(step) + 1e-9));
   const found = [];
   for (let i = Math.ceil(low / step - 1e-9); i * step <= high + 1e-9 * step; i++) {
-    found.push({ at: i * step, text: (i === 0 ? 0 : i * step).toFixed(digits) });
+    found.push({ at: i * step, text: (i === 0 ? 0 : i * step).toFixed(digits).replace("-", "−") });
   }
   return found;
 }
@@ -225,8 +227,7 @@ function words(result, text) {
   const characters = [...text];  // the server counts characters, JavaScript counts UTF-16 units
   for (const word of result.words) {
     marked.append(characters.slice(done, word.start).join(""));
-    const effect = (word.effect >= 0 ? "+" : "−") + Math.abs(word.effect).toFixed(2);
-    const span = make("span", word.word, { title: effect, "data-effect": word.effect });
+    const span = make("span", word.word, { title: signed(word.effect, 2), "data-effect": word.effect });
     const colour = word.effect >= 0 ? "--raise" : "--lower";
     span.style.backgroundColor = `rgba(var(${colour}), ${(0.55 * Math.abs(word.effect) / most).toFixed(2)})`;
     marked.append(span);
@@ -241,7 +242,7 @@ function words(result, text) {
   table.append(make("caption", "Energy of the text minus energy without the word"));
   for (const word of [...result.words].sort((a, b) => b.effect - a.effect)) {
     const row = table.insertRow();
-    row.append(make("th", word.word, { scope: "row" }), make("td", word.effect.toFixed(3), { class: "number" }));
+    row.append(make("th", word.word, { scope: "row" }), make("td", signed(word.effect, 3), { class: "number" }));
   }
   more.append(make("summary", "As a table"), table);
   return [marked, note, more];
