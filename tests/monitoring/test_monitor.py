@@ -70,7 +70,7 @@ def test_drift_raises_an_alarm_and_withholds_the_estimate(model, tmp_path):
     assert [bool(window["drift"]) for window in windows] == [False, False, True]
     assert {"energy", "confidence"} <= set(windows[2]["drift"])
     assert windows[2]["ood"] > 0.9 > 0.2 > windows[0]["ood"]
-    assert windows[0]["accuracy"] == windows[0]["estimates"]["confidence"]
+    assert windows[0]["accuracy"] == windows[0]["estimate"]
     assert (windows[0]["accuracy_note"], windows[2]["accuracy"]) == ("", None)
     assert "energy and confidence" in windows[2]["accuracy_note"]
     assert "of the texts are out-of-distribution" in windows[2]["accuracy_note"]

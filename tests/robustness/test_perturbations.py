@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ebmcal.robustness import PERTURBATIONS
-from ebmcal.robustness.perturbations import TokenizerSource
+from ebmcal.robustness.perturbations import TokenSource
 
 TEXT = "the old phone was never worth the time and feels dull from start to end in three places"
 
@@ -54,7 +54,7 @@ def test_word_order_and_truncation_add_no_words():
 
 
 def test_tokens_of_a_tokenizer(wordpiece):
-    tokens = TokenizerSource(wordpiece)
+    tokens = TokenSource(wordpiece)
     assert [TEXT[a:b] for a, b in tokens.spans(TEXT)][:3] == ["the", "old", "phone"]
     drawn = {tokens.draw(np.random.default_rng(i)) for i in range(100)}
     assert len(drawn) > 30

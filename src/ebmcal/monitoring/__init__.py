@@ -1,11 +1,11 @@
-"""Monitoring a model in use without labels: a log of predictions, window by window, compared with a reference. No torch.
+"""Monitoring a model in use without labels: its log, window by window, compared with a reference. No torch.
 
 `log` reads what was predicted and when, `statistics` estimates accuracy and tests for drift, `page` shows the result:
 one JSON-able document,
 
     reference {"name", "n_rows", "accuracy", "confidence", "energy"}
     windows   [{"name", "n_rows", "accuracy": {"value", "low", "high"} or None (withheld), "accuracy_note",
-                "estimates": {estimator: {"value", "low", "high"}}, "confidence", "energy",
+                "estimate": the same, also if it is withheld, "confidence", "energy",
                 "predicted": {label: share}, "ood": share, "abstained": share, "p_values": {test: p}, "drift": [tests],
                 "labelled": {"n_rows", "accuracy", "ece_top_label", "nll"} or None}]
     alarms    [messages]
@@ -209,7 +209,7 @@ def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | No
     return {
         "name": name,
         "n_rows": rows.n_rows,
-        "estimates": estimate_accuracy(known, rows),
+        "estimate": estimate_accuracy(known, rows),
         "confidence": float(rows.confidence.mean()),
         "energy": _mean(rows.energies),
         "predicted": dict(zip(rows.label_names, shares.tolist(), strict=True)),
@@ -275,7 +275,7 @@ def _choose_accuracy(window: dict[str, Any]) -> None:
         reasons.append(f"{' and '.join(window['drift'])} {verb} from the reference")
     if (window["ood"] or 0) > MAX_OOD_SHARE:
         reasons.append(f"{window['ood']:.0%} of the texts are out-of-distribution")
-    window["accuracy"] = None if reasons else window["estimates"]["confidence"]
+    window["accuracy"] = None if reasons else window["estimate"]
     window["accuracy_note"] = (
         f"Accuracy estimate withheld: {' and '.join(reasons)}, so a confidence may no longer mean what it meant there. "
         "Label some of these rows (--labels) to measure the accuracy."

@@ -95,7 +95,7 @@ def _complete(columns: dict[str, Any], name: str) -> list[str] | None:
     return list(map(str, values)) if values and not any(value is None or value == "" for value in values) else None
 
 
-def parse_times(column: Sequence[Any], name: str = "time") -> np.ndarray:
+def parse_times(column: Sequence[Any] | np.ndarray, name: str = "time") -> np.ndarray:
     """Seconds since 1970 [n] from ISO 8601 or numbers; the size of a number gives its unit (s, ms, µs or ns).
 
     >>> parse_times(["2026-01-01T00:00:00Z", 1767225600, 1767225600000, "1767225600.0"])

@@ -13,7 +13,7 @@ from ebmcal.storage import PathLike
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from ebmcal.reports.page import Picture
+    from ebmcal.reports.figures import Picture
     from ebmcal.reports.plots import Series
 
 Document = Mapping[str, Any]
@@ -108,7 +108,7 @@ def write_monitoring_page(path: PathLike, document: Document) -> Path:
 
 
 def _picture(document: Document, key: str) -> "Picture | None":
-    from ebmcal.reports.page import draw
+    from ebmcal.reports.figures import draw
 
     series = _series(document["windows"], key)
     title, caption = PICTURES[key]

@@ -25,14 +25,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
-from ebmcal.robustness.perturbations import (
-    PERTURBATIONS,
-    SuiteTest,
-    TokenizerSource,
-    TokenSource,
-    builtin_suites,
-    read_suite,
-)
+from ebmcal.robustness.perturbations import PERTURBATIONS, SuiteTest, TokenSource, builtin_suites, read_suite
 from ebmcal.run_dir import RunDir, predictions_of_model
 from ebmcal.selective.ood import p_values
 from ebmcal.storage import PathLike
@@ -125,7 +118,7 @@ def evaluate_robustness(
     models = _load(model, baseline)
     texts, labels = _sample(models[0], data, text_column, text_pair_column, label_column, max_rows, seed)
     suitable = [test for test in tests if _suits(test, models[0], texts)]
-    conditions = list(make_conditions(texts, names, suitable, TokenizerSource(models[0].predictor.tokenizer), seed))
+    conditions = list(make_conditions(texts, names, suitable, TokenSource(models[0].predictor.tokenizer), seed))
     subjects = [Subject(name, _predict(m, models[0].label_names), _ood_rule(m)) for name, m in _named(models)]
     total = len(models) * len(texts) * (1 + len(conditions))
     with make_reporter(progress).stage("Robustness", total) as advance:

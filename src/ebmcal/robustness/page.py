@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.reports.page import Block, Page, Picture, Pictures, Section, draw
+from ebmcal.reports.figures import Picture, draw
+from ebmcal.reports.page import Block, Page, Pictures, Section
 from ebmcal.reports.plots import Series, line_plot
 from ebmcal.reports.table import Column, Table
 from ebmcal.robustness.perturbations import PERTURBATIONS

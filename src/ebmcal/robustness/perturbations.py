@@ -18,7 +18,7 @@ minimum-functionality tests, after CheckList (Ribeiro et al. 2020):
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import yaml
@@ -30,14 +30,25 @@ from ebmcal.storage import PathLike
 Rng = np.random.Generator
 
 
-class TokenSource(Protocol):
-    """What a perturbation needs from a tokenizer."""
+class TokenSource:
+    """Tokens of a fast tokenizer of transformers: where they are in a text, and random ones."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        special = set(tokenizer.all_special_ids)
+        self._tokenizer, self._ids = tokenizer, [i for i in range(len(tokenizer)) if i not in special]
 
     def spans(self, text: str) -> Sequence[tuple[int, int]]:
         """Start and end of each token, in characters."""
+        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
+        return [(start, stop) for start, stop in encoded["offset_mapping"] if stop > start]
 
     def draw(self, rng: Rng) -> str:
         """A random token of the vocabulary, as text."""
+        for _ in range(100):
+            token = self._tokenizer.decode([self._ids[rng.integers(len(self._ids))]]).strip().removeprefix("##")
+            if token and token.isprintable() and not token.startswith("["):
+                return str(token)
+        return "x"  # a vocabulary without words
 
 
 @dataclass(frozen=True)
@@ -114,25 +125,6 @@ PERTURBATIONS: dict[str, Perturbation] = {
     "word-order": Perturbation("Word order", "words moved", (0.1, 0.25, 0.5, 1.0), shuffle_words),
     "truncation": Perturbation("Truncation", "words removed", (0.25, 0.5, 0.75), truncate),
 }
-
-
-class TokenizerSource:
-    """`TokenSource` of a fast tokenizer of transformers."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        special = set(tokenizer.all_special_ids)
-        self._tokenizer, self._ids = tokenizer, [i for i in range(len(tokenizer)) if i not in special]
-
-    def spans(self, text: str) -> Sequence[tuple[int, int]]:
-        encoded = self._tokenizer(text, add_special_tokens=False, return_offsets_mapping=True, verbose=False)
-        return [(start, stop) for start, stop in encoded["offset_mapping"] if stop > start]
-
-    def draw(self, rng: Rng) -> str:
-        for _ in range(100):
-            token = self._tokenizer.decode([self._ids[rng.integers(len(self._ids))]]).strip().removeprefix("##")
-            if token and token.isprintable() and not token.startswith("["):
-                return str(token)
-        return "x"  # a vocabulary without words
 
 
 def _sample(n: int, strength: float, rng: Rng, at_least: int = 1) -> np.ndarray:
