@@ -8,6 +8,7 @@ import typer
 
 from ebmcal.cli.options import with_config
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
+from ebmcal.noise import parse_noise
 
 if TYPE_CHECKING:
     from ebmcal.config import RunConfig
@@ -23,6 +24,7 @@ def generate_noise(
 ) -> None:
     """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
     chosen = _find_engine(engine or "local", ray_address, workers)
+    _check_sources(config.noise)
     from ebmcal.noise.build import StoredNoise, build_noise
     from ebmcal.pipeline.workspace import noise_config, prepare
     from ebmcal.progress import make_reporter
@@ -30,11 +32,7 @@ def generate_noise(
     reporter = make_reporter(progress=True)
     work = prepare(config, reporter)
     settings = noise_config(work)
-    if all(part.is_online for part in settings.parts):
-        raise EbmcalError(
-            f"The noise {settings.noise!r} is made during training; there is nothing to generate. Choose a source with "
-            "a language model, for example --noise infill:smollm2."
-        )
+    _check_sources(settings.noise)
     n_draws = work.settings.steps * work.settings.batch_size * work.settings.noise_ratio
     if count is not None:
         settings, n_draws = replace(settings, samples=count), 10**12
@@ -59,6 +57,14 @@ generate = with_config(
     ray_address=Annotated[str | None, typer.Option(help="Ray: HOST:PORT of a cluster, or auto.")],
     workers=Annotated[int | None, typer.Option(min=1, help="Ray: number of one-thread workers.")],
 )
+
+
+def _check_sources(noise: str | None) -> None:
+    if noise and all(part.is_online for part in parse_noise(noise)):
+        raise EbmcalError(
+            f"The noise {noise!r} is made during training; there is nothing to generate. Choose a source with a "
+            "language model, for example --noise infill:smollm2."
+        )
 
 
 def _find_engine(name: str, ray_address: str | None, workers: int | None) -> "Engine":

@@ -109,13 +109,13 @@ def as_text(value: Any, column: str, place: int, tally: Tally) -> str:
     >>> as_text(3, "text", 0, Tally()), as_text(None, "text", 0, Tally()), as_text("None", "text", 0, Tally())
     ('3', '', 'None')
     """
-    if isinstance(value, list | tuple | dict | bytes):
-        kind = {"dict": "an object", "bytes": "binary data"}.get(type(value).__name__, "a list")
-        raise EbmcalError(
-            f"Column {column!r} has {kind} at {tally.unit} {place}; expected strings or numbers. Choose another column "
-            "or flatten this one."
-        )
-    if not isinstance(value, str):
+    if type(value) is not str:
+        if isinstance(value, list | tuple | dict | bytes):
+            kind = {"dict": "an object", "bytes": "binary data"}.get(type(value).__name__, "a list")
+            raise EbmcalError(
+                f"Column {column!r} has {kind} at {tally.unit} {place}; expected strings or numbers. Choose another "
+                "column or flatten this one."
+            )
         value = "" if value is None or (isinstance(value, float) and math.isnan(value)) else str(value)
     if "\0" in value:
         tally.add("cleaned", NUL, place)

@@ -220,7 +220,7 @@ def _check_rows(stored: StoredTable, encoding: str | None) -> None:
         n_left_out = sum(entry["count"] for entry in info["left_out"].values())
         reason = f" ({n_left_out:,} were left out: {', '.join(info['left_out'])})" if n_left_out else ""
         raise EbmcalError(f"There are no rows to read{reason}.")
-    if stored.rows()["is_empty"].all():
+    if stored.rows["is_empty"].all():
         raise EbmcalError("All texts are empty. Choose another text column.")
     damaged = info["cleaned"].get(NOT_UTF8, {"count": 0, "first": []})
     if encoding is None and damaged["count"] > info["rows"] / 2:
@@ -241,7 +241,7 @@ def _encode_labels(
     import datasets
     import pyarrow as pa
 
-    rows = stored.rows()
+    rows = stored.rows
     found = rows["label"].cat.categories.tolist()
     names = names or source.label_names or infer_label_names(found)
     classes = class_map(names, by_number)
@@ -255,7 +255,7 @@ def _encode_labels(
             "or remove these rows."
         )
     table = np.array([*(classes[label] for label in found), -1], dtype=np.int64)
-    rows["label"] = table[rows["label"].cat.codes]  # code -1, no label, picks the last entry
+    rows = rows.assign(label=table[rows["label"].cat.codes])  # code -1, no label, picks the last entry
     kind = datasets.ClassLabel(names=list(names)) if names else datasets.Value("int64")
     info = datasets.DatasetInfo(features=datasets.Features({"label": kind}))
     labels = datasets.Dataset(pa.table({"label": rows["label"].to_numpy()}), info)  # from_dict would encode one by one
@@ -345,7 +345,7 @@ def _audit_splits(splits: dict[str, _Part], names: tuple[str, ...]) -> dict[str,
 
 def _file_record(stored: StoredTable, labelled: _Part, id_column: str | None) -> dict[str, Any]:
     # Counted here and not while reading: only a task knows that "-" or -1 means no label.
-    rows = stored.rows()
+    rows = stored.rows
     counts = {
         "missing_labels": count_places(rows.drop(labelled.rows.index)),
         "repeated_ids": count_places(rows.iloc[:0]),

@@ -8,6 +8,7 @@ import contextlib
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +157,7 @@ class StoredTable:
     dataset: "Dataset"  # id, text, [text_pair], label (as written), key, place
     info: dict[str, Any]
 
+    @cached_property
     def rows(self) -> "pd.DataFrame":
         """Per row: label (as written, a categorical), key (64 bits of the texts), place, is_empty."""
         import pyarrow.compute as pc
@@ -241,22 +243,14 @@ def _clean_rows(source: TableSource, columns: Columns, tally: Tally) -> Iterator
                 tally.add("left_out", row.error or "too few fields", row.place)
                 continue
             cleaned = [as_text(text, name, row.place, tally) for text, name in zip(texts, names, strict=True)]
-            yield _id(row, columns, tally), *cleaned, _label(row, columns, tally), row_key(*cleaned), row.place
-
-
-def _id(row: RawRow, columns: Columns, tally: Tally) -> str:
-    if columns.id is None:
-        return str(row.number)
-    found = as_text(find_value(row.values, columns.id), columns.id, row.place, tally)
-    if not found:
-        raise EbmcalError(f"Column {columns.id!r} has no id in {tally.unit} {row.place}. Fill it in.")
-    return found
-
-
-def _label(row: RawRow, columns: Columns, tally: Tally) -> str | None:
-    if columns.label is None:
-        return None
-    return as_label(find_value(row.values, columns.label), columns.label, row.place, tally)
+            id_, label = str(row.number), None
+            if columns.id is not None:
+                id_ = as_text(find_value(row.values, columns.id), columns.id, row.place, tally)
+                if not id_:
+                    raise EbmcalError(f"Column {columns.id!r} has no id in {tally.unit} {row.place}. Fill it in.")
+            if columns.label is not None:
+                label = as_label(find_value(row.values, columns.label), columns.label, row.place, tally)
+            yield id_, *cleaned, label, row_key(*cleaned), row.place
 
 
 def _batches(rows: Iterator[tuple[Any, ...]]) -> Iterator[list[tuple[Any, ...]]]:
