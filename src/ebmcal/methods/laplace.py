@@ -93,9 +93,7 @@ class LastLayerGaussian(nn.Module):
         if self.training and torch.is_grad_enabled():  # Monte-Carlo dropout trains without gradients
             return None
         if logits.dim() != 2:
-            raise EbmcalError(
-                "Laplace needs one feature vector per text, but this encoder has one per token."
-            )
+            raise EbmcalError("Laplace needs one feature vector per text, but this encoder has one per token.")
         with torch.autocast(logits.device.type, enabled=False):
             return logits.float() / (1 + self.logit_variances(inputs[0]) * math.pi / 8).sqrt()
 
