@@ -11,12 +11,13 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 import yaml
-from scipy.stats import binomtest
 
 from ebmcal.advice import confidence_gap
 from ebmcal.data.audit import audit_messages
+from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.reports import examples, plots, tables
 from ebmcal.reports.figures import Picture, draw
@@ -160,14 +161,14 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
 def _facts(focus: Focus, is_useful: bool) -> Iterator[Fact]:
     rows = focus.rows
     right = rows.predicted == rows.labels
-    interval = binomtest(int(right.sum()), len(right)).proportion_ci(method="wilson")
+    low, high = wilson(right.sum(), np.array(len(right)))
     if focus.is_recommended:
         name = "Recommended model" if is_useful else "First choice, but see below"
         yield Fact(name, focus.name, _model_detail(focus))
     else:
         yield Fact("Model", focus.name, "the first of those evaluated")
     detail = f"{right.sum():,} of {len(right):,} test texts right"
-    detail += f" (95% interval {interval.low:.1%} to {interval.high:.1%})"
+    detail += f" (95% interval {low:.1%} to {high:.1%})"
     yield Fact("Accuracy", f"{right.mean():.1%}", detail)
     yield Fact("Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows))
     level = next((level for level in LEVELS if (rows.confidence >= level).mean() >= 0.1), None)
