@@ -61,8 +61,9 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     name = f"{task}-{stage['variant']}" if "variant" in stage else task
     settings = spec["settings"] | stage.get("settings", {}) | {k: v for k, v in entry.items() if k != "task"}
     seeds = stage.get("seeds", settings.pop("seeds"))
-    finished = [is_finished(options.runs / name, Trial(method, seed), [*ood], [*shift]) for seed in seeds]
-    if all(finished):
+    wanted = [*(f"ood_{key}.parquet" for key in ood), *(f"shift_{key}.predictions" for key in shift)]
+    wanted += ["out_of_fold.parquet"] if settings.get("calibration") == "cross-fit" else []
+    if all(is_finished(options.runs / name, Trial(method, seed), wanted) for seed in seeds):
         return False
     print(f"== {name} {method}", flush=True)
     run = ebmcal.run(
@@ -77,10 +78,9 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     return True
 
 
-def is_finished(folder: Path, trial: Trial, ood: list[str], shift: list[str]) -> bool:
-    """Whether a trial has all its predictions and is part of the results of its run."""
+def is_finished(folder: Path, trial: Trial, wanted: list[str]) -> bool:
+    """Whether a trial has the wanted files and is part of the results of its run."""
     directory = folder / "trials" / trial.name
-    wanted = [*(f"ood_{name}.parquet" for name in ood), *(f"shift_{name}.predictions" for name in shift)]
     results = folder / "results.json"
     return (
         all((directory / name).exists() for name in wanted)
@@ -214,11 +214,13 @@ def temperature_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
         return []
     test, folds = (run.predictions(trial.method, split, trial.seed) for split in ("test", "out_of_fold"))
     sources = {
-        "out-of-fold rows of all folds": folds,
-        "out-of-fold rows of one fold": folds.rows(np.arange(len(folds) // N_FOLDS)),  # stored fold by fold
         "calibration split": run.predictions(trial.method, "calibration", trial.seed),
         "test rows (the best possible)": test,
     }
+    if len(folds) == n_train(run):  # stored fold by fold
+        sources["all folds"] = folds
+        folds = folds.rows(np.arange(len(folds) // N_FOLDS))
+    sources["one fold"] = folds
     rows = []
     for name, source in {"none": None, **sources}.items():
         fitted = None if source is None else TemperatureScaling().fit(source.logits, source.labels)

@@ -212,12 +212,15 @@ def recipe() -> str:
 
 def cross_fit() -> str:
     """Cross-fitted temperature next to a temperature from the calibration split."""
-    header = ["task, rows", "fitted on", "rows", "T", "accuracy", "class-wise ECE", "top-label ECE", "NLL"]
+    header = ["task", "method", "temperature from", "rows", "T", "accuracy", "class-wise ECE", "top-label ECE", "NLL"]
+    metrics = ("accuracy", "ece_classwise", "ece_top_label", "nll")
     rows = [
-        [r.task, r.fitted_on, f"{r.n_rows:,}", f"{r.temperature:.2f}", short(r.accuracy), short(r.ece_classwise),
-         short(r.ece_top_label), short(r.nll)]
+        [
+            *(f"{TASKS[r.task][0]} ({r.n_train:,})", r.method, r.fitted_on, f"{r.n_rows:,}", f"{r.temperature:.2f}"),
+            *(short(getattr(r, metric)) for metric in metrics),
+        ]
         for r in load("cross_fit", "temperatures").itertuples()
-    ]  # fmt: skip
+    ]
     return markdown(header, rows)
 
 
