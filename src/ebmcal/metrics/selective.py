@@ -18,7 +18,7 @@ import numpy as np
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.classification import confidence_and_correct
 from ebmcal.metrics.resampling import MetricFunction, SufficientStatistics, as_metric, is_drawn_in_blocks
-from ebmcal.predictions.arrays import as_labels_and_probs, as_logits, as_probs, as_scores
+from ebmcal.predictions.arrays import as_labels_and_probs, as_logits, as_probs, as_scores, chunks
 
 MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
 
@@ -70,11 +70,14 @@ def aurc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
     >>> aurc([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]])
     0.25
     """
-    size = correct + wrong
-    rows = np.cumsum(size, axis=-1)
-    before, share = rows - size, wrong / np.maximum(size, 1.0)
-    area = (np.cumsum(wrong, axis=-1) - wrong - before * share) * (_harmonic(rows) - _harmonic(before))
-    return (wrong + area).sum(axis=-1) / rows[..., -1]
+    rows, errors = np.cumsum(correct + wrong, axis=-1), np.cumsum(wrong, axis=-1)
+    area: Any = 0.0
+    for part in chunks(rows.shape[-1], rows[..., 0].size):  # with very many levels, temporaries would be large
+        e, m = wrong[..., part], correct[..., part] + wrong[..., part]
+        before = rows[..., part] - m
+        steps = _harmonic(rows[..., part]) - _harmonic(before)
+        area = area + (e + (errors[..., part] - e - before * e / np.maximum(m, 1.0)) * steps).sum(axis=-1)
+    return np.asarray(area / rows[..., -1])
 
 
 @_from_counts
