@@ -90,12 +90,13 @@ def test_each_source_of_a_mixture_is_logged(tmp_path):
     assert {"noise_auroc_splice", "noise_auroc_unrelated"} <= set(trainer.state.log_history[0])
 
 
-def test_a_resumed_training_ends_with_the_same_weights(tmp_path):
-    whole = make_trainer(tmp_path / "whole", max_steps=8)
+@pytest.mark.parametrize("method", ["hidden", "poscal", "sngp"])
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method):
+    whole = make_trainer(tmp_path / "whole", method, max_steps=8)
     whole.train()
-    first = make_trainer(tmp_path / "parts", max_steps=8, save_strategy="steps", save_steps=5)
+    first = make_trainer(tmp_path / "parts", method, max_steps=8, save_strategy="steps", save_steps=5)
     first.train()
-    second = make_trainer(tmp_path / "parts", max_steps=8)
+    second = make_trainer(tmp_path / "parts", method, max_steps=8)
     second.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-5"))
     for (name, a), b in zip(
         whole.classifier.state_dict().items(), second.classifier.state_dict().values(), strict=True

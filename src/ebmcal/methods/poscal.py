@@ -5,26 +5,20 @@ the share of its texts that have the label. The term is the distance between a p
 averaged over the classes, as in the authors' code; empty bins have frequency 0 there and here.
 """
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import TrainerCallback
-from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
 from ebmcal.methods.joint import Method, MicroBatch, Terms
-from ebmcal.modeling.classifier import EnergyOutput
+from ebmcal.modeling.classifier import EnergyClassifier, EnergyOutput
 
 if TYPE_CHECKING:
     from ebmcal.training.trainer import EnergyTrainer
 
 #: Updates of the frequencies per epoch.
 UPDATES_PER_EPOCH = 10
-
-#: In a checkpoint, so that a resumed training continues with the same frequencies.
-FREQUENCY_FILE = "label_frequencies.safetensors"
 
 
 class PosCal(Method):
@@ -33,16 +27,21 @@ class PosCal(Method):
     def __init__(self, args: Any, divergence: str = "mse") -> None:
         super().__init__(args)
         self.divergence = {"mse": squared_distance, "kl": kl_divergence}[divergence]
-        self.frequencies: Tensor | None = None  # [C, bins], None before the first update
+        self.has_frequencies = False  # before the first update
+
+    def prepare(self, model: EnergyClassifier, tokenizer: Any) -> None:
+        # A buffer, so that it is in checkpoints and a resumed training continues with the same frequencies.
+        model.register_buffer("label_frequencies", torch.zeros(model.config.num_labels, self.args.poscal_bins))
 
     def callbacks(self, trainer: "EnergyTrainer") -> list[TrainerCallback]:
         return [UpdateFrequencies(self, trainer)]
 
     def terms(self, model: nn.Module, batch: MicroBatch, progress: float) -> tuple[Terms, EnergyOutput]:
         terms, output = super().terms(model, batch, progress)
-        if self.frequencies is not None:
+        if self.has_frequencies:
+            frequencies = (model.module if hasattr(model, "module") else model).label_frequencies
             probs = torch.softmax(output.logits, dim=-1)
-            values = self.divergence(probs, look_up(probs.detach(), self.frequencies.to(probs)))
+            values = self.divergence(probs, look_up(probs.detach(), frequencies))
             terms["poscal"] = (values * batch.data, self.args.poscal_weight)
         return terms, output
 
@@ -86,26 +85,16 @@ def kl_divergence(probs: Tensor, frequencies: Tensor, floor: float = 1e-6) -> Te
 
 
 class UpdateFrequencies(TrainerCallback):
-    """Updates the frequencies during training and stores them in checkpoints."""
+    """Updates the frequencies during training."""
 
     def __init__(self, method: PosCal, trainer: "EnergyTrainer") -> None:
         self.method, self.trainer = method, trainer
 
     def on_step_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.method.frequencies is None and state.global_step:
-            self._restore(Path(args.output_dir), state.global_step)
         every = max(1, round(state.max_steps / max(1e-9, state.num_train_epochs) / UPDATES_PER_EPOCH))
+        self.method.has_frequencies = state.global_step >= every
         if state.global_step and state.global_step % every == 0:
             outputs, labels = self.trainer.predict_train()
             probs = torch.softmax(torch.from_numpy(outputs.logits), dim=-1)
-            self.method.frequencies = label_frequencies(probs, torch.from_numpy(labels), args.poscal_bins)
-
-    def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.method.frequencies is not None and state.is_world_process_zero:
-            directory = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
-            save_file({"frequencies": self.method.frequencies.contiguous()}, directory / FREQUENCY_FILE)
-
-    def _restore(self, output_dir: Path, step: int) -> None:
-        file = output_dir / f"{PREFIX_CHECKPOINT_DIR}-{step}" / FREQUENCY_FILE
-        if file.exists():
-            self.method.frequencies = load_file(file)["frequencies"]
+            found = label_frequencies(probs, torch.from_numpy(labels), args.poscal_bins)
+            self.trainer.classifier.label_frequencies.copy_(found)
