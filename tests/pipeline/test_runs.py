@@ -15,7 +15,8 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
 import ebmcal
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, Interrupted
+from ebmcal.pipeline import cross_fit
 from small_runs import LABELS, rows, small_settings, write_csv
 
 
@@ -109,6 +110,30 @@ def test_a_corrupt_prediction_file_is_predicted_again(finished, encoder_dir, tmp
     again = ebmcal.run(train, test=test, methods="hidden", folds=3, output=folder, **small_settings(encoder_dir))
     np.testing.assert_allclose(again.predictions("hidden").logits, finished.predictions("hidden").logits, atol=1e-5)
     assert "test.parquet is corrupt" in (folder / "log.txt").read_text()
+
+
+def test_an_interrupted_cross_fitting_keeps_its_finished_folds(finished, encoder_dir, tmp_path, monkeypatch):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    (folder / "trials" / "hidden-seed1" / "out_of_fold.parquet").unlink()
+    train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
+    trained, original = [], cross_fit.train_model
+
+    def interrupted(work, trial, rows, directory, *, title, curves):
+        if title.endswith("fold 3") and "hidden-seed1, fold 3" not in trained:
+            trained.append(title)
+            raise Interrupted("stopped")
+        trained.append(title)
+        original(work, trial, rows, directory, title=title, curves=curves)
+
+    monkeypatch.setattr(cross_fit, "train_model", interrupted)
+    arguments = {"test": test, "methods": "hidden", "folds": 3, "output": folder, **small_settings(encoder_dir)}
+    with pytest.raises(Interrupted):
+        ebmcal.run(train, **arguments)
+    again = ebmcal.run(train, **arguments)
+    assert [title[-1] for title in trained] == ["1", "2", "3", "3"]
+    a, b = (run.predictions("hidden", "out_of_fold") for run in (finished, again))
+    np.testing.assert_array_equal(a.logits, b.logits)
 
 
 TEXTS, NAMES = [text for text, _ in rows(90)], [label for _, label in rows(90)]
