@@ -233,7 +233,6 @@ def open_ended(settings, tmp_path_factory):
     """Settings without a number of steps, evaluated every four steps; the directory and card of such a training."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lm_training, "EVAL_STEPS", 4)
-        patch.setattr(lm_training, "EVAL_STEPS", 4)
         patch.setattr(lm_training, "MAX_EPOCHS", 50)
         found = replace(settings, steps=None)
         yield found, *fit(found, tmp_path_factory.mktemp("uninterrupted"))

@@ -343,7 +343,9 @@ def generate_noise(
     noise = format_noise((NoisePart(mode, str(lm), 1.0),)) if source is None else source
     given = {"noise": noise, "mask_ratio": mask_ratio, "lm_steps": steps, "max_length": max_length, "noise_seed": seed}
     checked = load_config(overrides=given)
-    config = NoiseConfig(str(checked.noise), mask_ratio=mask_ratio, lm_steps=steps, max_length=max_length, seed=seed)
+    config = NoiseConfig(
+        noise=str(checked.noise), mask_ratio=mask_ratio, lm_steps=steps, max_length=max_length, seed=seed
+    )
     directory = None if output is None else Path(output).expanduser()
     if directory is not None and directory.exists() and not directory.is_dir():
         raise EbmcalError(f"output {directory} is a file; expected a directory.")
