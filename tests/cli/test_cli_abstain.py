@@ -125,6 +125,15 @@ def test_training_texts_given_as_a_csv_are_refused(tmp_path, run):
     assert read_rule(folder) is None
 
 
+def test_out_of_fold_rows_set_only_an_approximate_ood_threshold(model_dir, tmp_path, run):
+    path = tmp_path / "out_of_fold.parquet"
+    rows(meta={"split": "out_of_fold"}).write(path)
+    assert "--calibration holdout" in run(model_dir, "--predictions", path, *GUARANTEES, code=1)
+    assert read_rule(model_dir) is None
+    assert "about 5.0% of texts" in run(model_dir, "--predictions", path, "--ood", "0.05")
+    assert read_rule(model_dir).ood.is_approximate
+
+
 def test_duplicates_are_reported(model_dir, tmp_path, run):
     rows(60).rows(np.tile(np.arange(60), 10)).write(tmp_path / "copies.parquet")
     printed = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--max-error", "0.04", code=1)

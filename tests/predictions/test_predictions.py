@@ -376,7 +376,7 @@ def test_npz_with_other_things_in_it(tmp_path):
 
 @pytest.mark.parametrize("note", [b"[]", b"x", b'{"label_names": [1, 2]}', b'{"label_names": 3}', b'{"meta": [1]}'])
 def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
-    table = pa.table({"label": [0, 1], "prob_1": [1.0, 0.0], "prob_2": [0.0, 1.0]})
+    table = pa.table({"label": ["1", "2"], "prob_1": [1.0, 0.0], "prob_2": [0.0, 1.0]})
     pq.write_table(table.replace_schema_metadata({b"ebmcal": note}), tmp_path / "p.parquet")
     with contextlib.suppress(EbmcalError):
         assert Predictions.read(tmp_path / "p.parquet").label_names == ("1", "2")

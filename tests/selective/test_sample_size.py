@@ -3,6 +3,8 @@
 Labels may be noisy: then the error has a floor, and a confident model is wrong more often than it seems.
 """
 
+import re
+
 import numpy as np
 import pytest
 
@@ -43,7 +45,7 @@ def test_the_suggestion_is_enough_in_nine_of_ten_cases(kind, noise, n, max_error
     assert np.mean(enough) >= 0.9
     assert np.isfinite(suggested).mean() > 0.8
     if not noise:
-        assert np.median(suggested) < 40 * n, "a suggestion that nobody can follow"
+        assert np.median(suggested) < 60 * n, "a suggestion that nobody can follow"
 
 
 def refused(labels, logits, max_error):
@@ -56,7 +58,7 @@ def test_a_model_that_is_wrong_everywhere_gets_no_number():
     rng = np.random.default_rng(3)
     message = refused(rng.integers(0, 2, 400), rng.normal(size=(400, 2)), 0.1)
     assert "Even many more rows are unlikely to be enough" in message
-    assert "labelled rows should" not in message
+    assert "labelled rows" not in message
 
 
 def test_too_few_rows_get_a_number():
@@ -64,4 +66,4 @@ def test_too_few_rows_get_a_number():
     logits = 2 * rng.normal(size=(300, 2))
     message = refused((logits + rng.gumbel(size=logits.shape)).argmax(axis=1), logits, 0.03)
     assert "These 300 rows do not support an error of at most 0.03 at confidence 0.9. About" in message
-    assert "labelled rows should be enough" in message
+    assert re.search(r"About [\d,]+ labelled rows like these may be enough \(estimated chance \d\d%\)", message)

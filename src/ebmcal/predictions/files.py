@@ -102,9 +102,8 @@ def _read_parquet(path: Path) -> FileColumns:
         arrow = pq.ParquetFile(handle, page_checksum_verification=True).read(use_threads=_is_large(path))
     note = json.loads((arrow.schema.metadata or {}).get(META_KEY, b"{}"))
     names = note.get("label_names")
-    return FileColumns(
-        _from_arrow(path, arrow), None if names is None else tuple(map(str, names)), note.get("meta", {})
-    )
+    names = None if names is None else tuple(map(str, names))
+    return FileColumns(_from_arrow(path, arrow), names, dict(note.get("meta", {})))
 
 
 def _is_large(path: Path) -> bool:

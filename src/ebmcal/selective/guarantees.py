@@ -192,18 +192,15 @@ def prediction_sets(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
 
 #: Simulation of how many rows a guarantee needs: populations, bins of the score, steps of the Markov chains.
 N_POPULATIONS, N_BINS, N_STEPS = 300, 25, 300
-#: How closely the bins follow the curve, in rows; prior mean and deviation of the curve's slope, intercept and floor.
-CURVE_ROWS, PRIOR_MEAN, PRIOR_SPREAD = 50.0, np.array([-1.0, 0.0, -3.5]), np.array([2.0, 2.0, 1.0])
-STEP = np.array([0.35, 0.3, 0.7])
+#: How closely the bins follow the curve, in rows; prior deviation and steps of the curve's slope, intercept and floor.
+CURVE_ROWS, SPREAD, STEP = 50.0, np.array([2.0, 2.0, 1.0]), np.array([0.35, 0.3, 0.7])
 TARGET, SAFETY, MAX_ROWS = 0.95, 1.5, 1_000_000
 
 
 def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:
     """The error that a guarantee is not supported, with what would help: more rows, how many, or a larger error."""
     needed, chance = rows_needed(scores, wrong, max_error, confidence)
-    more = f"About {needed:,} labelled rows should be enough, if they are like these."
-    if chance < TARGET:
-        more = f"About {needed:,} labelled rows may be enough (estimated chance {chance:.0%}), if they are like these."
+    more = f"About {needed:,} labelled rows like these may be enough (estimated chance {chance:.0%})."
     if chance < 0.5:
         more = "Even many more rows are unlikely to be enough: no threshold has a clearly smaller error."
     return EbmcalError(
@@ -213,7 +210,7 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
 
 
 def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> tuple[int, float]:
-    """How many labelled rows are likely to support a guarantee, and the chance that any number does.
+    """How many labelled rows are likely to support a guarantee, and the chance that they do.
 
     The error rate as a function of the score is uncertain, so populations are drawn from its posterior; rows are drawn
     from each and the planned test is carried out.
@@ -224,7 +221,7 @@ def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confide
     True
     """
     rng = np.random.default_rng(0)
-    mass, rates = _draw_populations(scores, wrong, rng)
+    mass, rates = _draw_populations(scores, wrong, max_error, rng)
     low = max(len(scores), least_rows(max_error, confidence))
     grid = np.unique(np.geomspace(low, max(MAX_ROWS, low), 60).astype(int))
     chance = _success_rate(int(grid[-1]), mass, rates, max_error, confidence, rng)
@@ -233,15 +230,17 @@ def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confide
         middle = (first + last) // 2
         passes = _success_rate(int(grid[middle]), mass, rates, max_error, confidence, rng) >= TARGET * chance
         first, last = (first, middle) if passes else (middle + 1, last)
-    return int(float(f"{SAFETY * grid[first]:.2g}")), chance
+    return int(float(f"{SAFETY * grid[first]:.2g}")), TARGET * chance
 
 
-def _draw_populations(scores: np.ndarray, wrong: np.ndarray, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+def _draw_populations(
+    scores: np.ndarray, wrong: np.ndarray, max_error: float, rng: np.random.Generator
+) -> tuple[np.ndarray, np.ndarray]:
     """Shares of rows and error rates by bin of the score, highest score first: two arrays [populations, bins].
 
     The rates follow a logistic curve of the score above a floor (label noise: errors at any confidence), up to the
     noise of a Beta distribution. Slope, intercept and floor are sampled by random-walk Metropolis, one chain for each
-    population.
+    population; a priori the floor is about half of the requested error.
     """
     order = np.argsort(-scores, kind="stable")
     ordered, n, n_bins = scores[order], len(scores), min(N_BINS, max(1, len(scores) // 8))
@@ -258,9 +257,10 @@ def _draw_populations(scores: np.ndarray, wrong: np.ndarray, rng: np.random.Gene
     def log_posterior(parameters: np.ndarray) -> np.ndarray:
         a = curve(parameters)
         likelihood = betaln(errors + a, answered - errors + CURVE_ROWS - a) - betaln(a, CURVE_ROWS - a)
-        return likelihood.sum(axis=1) - (((parameters - PRIOR_MEAN) / PRIOR_SPREAD) ** 2).sum(axis=1) / 2
+        return likelihood.sum(axis=1) - (((parameters - mean) / SPREAD) ** 2).sum(axis=1) / 2
 
-    state = PRIOR_MEAN + 0.3 * PRIOR_SPREAD * rng.normal(size=(N_POPULATIONS, 3))
+    mean = np.array([-1.0, 0.0, np.log(max_error / 2)])
+    state = mean + 0.3 * SPREAD * rng.normal(size=(N_POPULATIONS, 3))
     density = log_posterior(state)
     for _ in range(N_STEPS):
         proposed = state + STEP * rng.normal(size=state.shape)
