@@ -105,7 +105,7 @@ def headline() -> str:
     header = ["task (training rows)", *(title(*m) for m in HEADLINE)]
     rows = [
         [f"{TASKS[t][0]} ({n_train(cells, t):,})", *(cells.pair(t, *m) for m in HEADLINE)]
-        for t in cells.tasks("baseline")
+        for t in cells.tasks("baseline", "hidden")
         if t != "wnli"
     ]
     return markdown(header, rows)
