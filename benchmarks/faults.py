@@ -450,6 +450,9 @@ KINDS: dict[str, Callable[[Workshop, Path, random.Random], str]] = {
     "full disk for the log of serve": full_disk_serve,
 }
 
+#: Shares of the time; 1 if not listed. A run takes much longer than the other commands.
+SHARES = {"kill run": 4, "damaged run or cache for run": 3, "full disk for run": 2, "kill predict": 2}
+
 
 def run_trial(shop: Workshop, kind: str, number: int, seed: int, count: Count, verbose: bool = False) -> None:
     rng, start = random.Random(f"{seed} {kind} {number}"), time.monotonic()
@@ -487,7 +490,7 @@ def inject(minutes: float, seed: int, only: str | None) -> int:
             run_trial(shop, kind, int(number), seed, counts[kind], verbose=True)
             return counts[kind].outcomes["failure"]
         while time.monotonic() - start < 60 * minutes:
-            kind = min(counts, key=lambda kind: counts[kind].seconds)
+            kind = min(counts, key=lambda kind: counts[kind].seconds / SHARES.get(kind, 1))
             run_trial(shop, kind, counts[kind].n, seed, counts[kind])
     found = [{"fault": kind, "trials": c.n, **c.outcomes, "failures": c.failures} for kind, c in counts.items()]
     about = {"version": ebmcal.__version__, "minutes": round((time.monotonic() - start) / 60, 1), "seed": seed}
