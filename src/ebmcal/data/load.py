@@ -25,6 +25,11 @@ if TYPE_CHECKING:
 #: The columns of every dataset in this package; text_pair only for pairs.
 COLUMNS = ("id", "text", "text_pair", "label")
 
+#: Settings of `DataConfig` for own data; a task has its own files and columns.
+_OWN_DATA = (
+    "train", "calibration", "test", "text_column", "text_pair_column", "label_column", "id_column", "encoding",
+)  # fmt: skip
+
 EVAL_SHARE = 0.1  # of the training rows, for a test split that was not given
 
 
@@ -84,6 +89,10 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
     """
     require_extra("train", "datasets")
     task = find_task(data.task) if data.task else None
+    unused = [n for n in (_OWN_DATA if task else ("data_dir", "hub")) if getattr(data, n) is not DataConfig.__dict__[n]]
+    if unused and (task or data.train is not None):
+        kind = f"your own files, but task is {task.name}" if task else "built-in tasks, but train is set"
+        raise EbmcalError(f"{', '.join(unused)}: only for {kind}. Remove one of them.")
     sources = _own_tables(data) if task is None else task_tables(task, data.data_dir, data.hub)
     stored = {part: store_table(*source, Path(cache_dir), reporter) for part, source in sources.items()}
     names, parts = _label_parts(sources, stored, task)
