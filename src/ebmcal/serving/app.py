@@ -13,12 +13,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from fastapi import Depends, FastAPI, HTTPException, Request, Response
+from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
-from starlette.exceptions import HTTPException as AnyHTTPException
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -71,7 +71,7 @@ def create_app(
         await asyncio.to_thread(service.stop)
 
     async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, AnyHTTPException)
+        assert isinstance(error, HTTPException)
         return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
 
     async def failed(_: Request, error: Exception) -> Response:
@@ -80,7 +80,7 @@ def create_app(
 
     app = FastAPI(title="ebmcal", version=__version__, openapi_url=None, lifespan=lifespan)
     app.state.service = service
-    app.add_exception_handler(AnyHTTPException, refused)
+    app.add_exception_handler(HTTPException, refused)
     app.add_exception_handler(Exception, failed)
     app.add_middleware(RequestLog, service=service)
     _add_routes(app, service)

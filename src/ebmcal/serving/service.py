@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from fastapi import HTTPException
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from starlette.exceptions import HTTPException
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS

@@ -12,8 +12,9 @@ from importlib import resources
 from typing import Any
 
 import numpy as np
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import FastAPI, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
 
 from ebmcal.model import Model
 from ebmcal.predictions.arrays import softmax
