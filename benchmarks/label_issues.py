@@ -42,7 +42,7 @@ def main() -> None:
     rows = pd.DataFrame({"id": p.ids.astype(str), "p_given": p.probs[np.arange(len(p)), p.labels]})
     rows = rows.merge(train.assign(id=train["id"].astype(str)), on="id", validate="one_to_one")
     assert len(rows) == len(train)
-    ranked = find_label_issues(p.labels, p.probs, return_indices_ranked_by="self_confidence")
+    ranked = find_label_issues(p.labels, p.probs, return_indices_ranked_by="self_confidence", n_jobs=1)
     suspects = {
         "ebmcal": run.label_issues["id"].astype(str).tolist(),
         "cleanlab": [str(p.ids[i]) for i in ranked],
