@@ -26,7 +26,7 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/label_issues"))
     parser.add_argument("--task", choices=("sst2", "clinc150"), default="sst2")
     parser.add_argument("--rows", type=int, default=1000)
-    parser.add_argument("--epochs", type=float, default=4)
+    parser.add_argument("--epochs", type=float, default=3)
     parser.add_argument("--seed", type=int, default=1)
     options = parser.parse_args()
     name = f"{options.task}-{options.rows}-seed{options.seed}"
@@ -69,7 +69,8 @@ def read(task: str, data: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
         train, test = (t.assign(label=t["label"].map({0: "negative", 1: "positive"})) for t in (train, test))
         test = test.iloc[len(test) // 2 :]
     train = train.drop_duplicates("text")
-    return train.assign(id=[f"{i}" for i in train.index]), test[["text", "label"]]
+    train, test = (t.assign(id=[f"{name}-{i}" for i in t.index]) for name, t in (("train", train), ("test", test)))
+    return train, test[["id", "text", "label"]]
 
 
 def flip(train: pd.DataFrame, labels: np.ndarray, seed: int) -> np.ndarray:
