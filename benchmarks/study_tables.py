@@ -287,6 +287,20 @@ def findings() -> str:
                 f"**{name} with a temperature has a lower NLL than the baseline with a temperature** on "
                 f"{(difference < 0).sum()} of {len(nll)} tasks; the mean difference is {difference.mean():+.3f}."
             )
+    folds = load("cross_fit", "temperatures")
+    for (task, rows, method), group in folds.groupby(["task", "n_train", "method"]) if len(folds) else ():
+        nll = group.set_index("fitted_on")["nll"]
+        lines.append(
+            f"**Cross-fitting needs no extra rows.** {TASKS[task][0]} ({rows:,} rows), `{method}`: NLL "
+            f"{short(nll['none'])} as trained, {short(nll['one fold'])} with a temperature from a held-out fold of the training rows, "
+            f"{short(nll['calibration split'])} with one from extra rows."
+        )
+    flipped = load("label_issues", "label_issues")
+    for r in flipped[flipped["method"] == "ebmcal"].itertuples() if len(flipped) else ():
+        lines.append(
+            f"**Label issues are found.** Of the 5% flipped labels in {r.rows:,} rows of {TASKS[r.task][0]}, "
+            f"{100 * r.recall_top_10_percent:.0f}% are among the 10% most suspicious rows."
+        )
     return "\n".join(f"{number}. {line}" for number, line in enumerate(lines, start=1))
 
 
