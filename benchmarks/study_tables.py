@@ -292,8 +292,8 @@ def findings() -> str:
         nll = group.set_index("fitted_on")["nll"]
         lines.append(
             f"**Cross-fitting needs no extra rows.** {TASKS[task][0]} ({rows:,} rows), `{method}`: NLL "
-            f"{short(nll['none'])} as trained, {short(nll['one fold'])} with a temperature from a held-out fold of the training rows, "
-            f"{short(nll['calibration split'])} with one from extra rows."
+            f"{short(nll['none'])} as trained, {short(nll['one fold'])} with a temperature from a held-out fold of the "
+            f"training rows, {short(nll['calibration split'])} with one from extra rows."
         )
     flipped = load("label_issues", "label_issues")
     for r in flipped[flipped["method"] == "ebmcal"].itertuples() if len(flipped) else ():
