@@ -291,7 +291,7 @@ def findings() -> str:
     for (task, rows, method), group in folds.groupby(["task", "n_train", "method"]) if len(folds) else ():
         nll = group.set_index("fitted_on")["nll"]
         lines.append(
-            f"**Cross-fitting needs no extra rows.** {TASKS[task][0]} ({rows:,} rows), `{method}`: NLL "
+            f"**Cross-fitting without extra rows.** {TASKS[task][0]} ({rows:,} rows), `{method}`: NLL "
             f"{short(nll['none'])} as trained, {short(nll['one fold'])} with a temperature from a held-out fold of the "
             f"training rows, {short(nll['calibration split'])} with one from extra rows."
         )
