@@ -202,6 +202,8 @@ def test_one_class_and_rare_classes(encoder_dir, tmp_path):
     rare = ["bad" if name == "good" else name for name in rare[:-1]] + ["good"]
     with pytest.raises(EbmcalError, match="every class, with different texts, but 'good' has 1"):
         ebmcal.run((TEXTS, rare), calibration="cross-fit", output=tmp_path / "b", **settings)
+    # nothing was trained, so the corrected data may use the same directory
+    ebmcal.run((TEXTS, NAMES), calibration="cross-fit", folds=2, output=tmp_path / "b", **settings)
 
 
 def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):

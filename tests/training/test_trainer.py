@@ -104,17 +104,18 @@ def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method):
         torch.testing.assert_close(a, b, atol=0, rtol=0, msg=name)
 
 
-def test_a_signal_saves_a_checkpoint_from_which_the_same_call_continues(tmp_path):
+@pytest.mark.parametrize("step", [4, 8])  # 8 is the last one
+def test_a_signal_saves_a_checkpoint_from_which_the_same_call_continues(tmp_path, step):
     class Stop(TrainerCallback):
         def on_step_begin(self, args, state, control, **_):
-            if state.global_step == 3:
+            if state.global_step == step - 1:
                 os.kill(os.getpid(), signal.SIGTERM)
 
     whole = make_trainer(tmp_path / "whole", "laplace", max_steps=8)
     fit(whole, "whole", Reporter())
     stopped = make_trainer(tmp_path / "parts", "laplace", max_steps=8, save_strategy="steps", save_steps=100)
     stopped.add_callback(Stop())
-    with pytest.raises(Interrupted, match="parts: stopped at step 4 of 8; a checkpoint is saved"):
+    with pytest.raises(Interrupted, match=f"parts: stopped at step {step} of 8; a checkpoint is saved"):
         fit(stopped, "parts", Reporter())
     assert not stopped.classifier.energy_head.variances.any()  # the method has not finished
     resumed = make_trainer(tmp_path / "parts", "laplace", max_steps=8)

@@ -47,11 +47,11 @@ def plan_folds(
     texts = pd.Series(keys).groupby(labels).nunique()  # distinct ones of each class
     if len(texts) < 2:
         raise EbmcalError("Cross-fitting needs at least two classes, but all training rows have the same label.")
-    if texts.min() < 2:
+    if rare := [repr(names[int(label)]) for label in texts.index[texts < 2]]:
         raise EbmcalError(
             "Cross-fitting needs at least 2 training rows of every class, with different texts, but "
-            f"{names[int(texts.idxmin())]!r} has 1. Add rows, remove the class, or calibrate on other rows "
-            "(--calibration FILE)."
+            f"{', '.join(rare)} {'has' if len(rare) == 1 else 'have'} 1. Correct the label, add rows, or calibrate on "
+            "other rows (--calibration FILE)."
         )
     folds = stratified_folds(keys, labels, N_FOLDS if n_folds is None else n_folds, seed)
     return folds if n_folds or len(labels) <= SMALL else np.where(folds == 0, 0, -1)

@@ -185,7 +185,8 @@ def _claim(work: Workspace) -> None:
         lists = {name: list(dict.fromkeys([*getattr(earlier, name), *getattr(config, name)])) for name in names}
         config = config.model_copy(update={**lists, "ood": earlier.ood | config.ood})
     fingerprints = work.data.fingerprints
-    recorded = read_json(directory.fingerprints) if directory.fingerprints.is_file() else fingerprints
+    is_started = directory.fingerprints.is_file() and (directory.root / "trials").is_dir()
+    recorded = read_json(directory.fingerprints) if is_started else fingerprints
     changed = [name for name, value in fingerprints.items() if recorded.get(name) != value]
     if changed:
         raise EbmcalError(

@@ -203,7 +203,7 @@ class _CompleteOrStop(TrainerCallback):
             control.should_save = control.should_training_stop = True
 
     def on_train_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if self.stopped and state.global_step < state.max_steps:
+        if self.stopped:
             raise Interrupted(
                 f"{self.title}: stopped at step {state.global_step} of {state.max_steps}; a checkpoint is saved. "
                 "Run the same command again to continue."
@@ -220,7 +220,8 @@ def stop_on_signal(title: str) -> Iterator[_CompleteOrStop]:
 
     def stop(number: int, _: Any) -> None:
         callback.stopped = True
-        signal.signal(number, previous[number])
+        for each, handler in previous.items():
+            signal.signal(each, handler)
 
     if threading.current_thread() is threading.main_thread():
         previous = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
