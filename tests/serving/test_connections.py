@@ -147,14 +147,16 @@ def test_the_limit_is_below_that_of_file_descriptors(monkeypatch, soft, hard, wa
     assert calls == ([] if raised is None else [raised])
 
 
-def test_log_messages_are_limited_and_the_dropped_ones_counted():
+def test_log_messages_of_each_kind_are_limited_and_the_dropped_ones_counted():
+    """A flood of one message does not hide another."""
     limit = RateLimit(per_second=2)
 
-    def passed(second):
-        records = [logging.LogRecord("a", logging.INFO, "", 0, "message %d", (i,), None) for i in range(100)]
+    def passed(second, line=0, n=100):
+        records = [logging.LogRecord("a", logging.INFO, "", line, "message %d", (i,), None) for i in range(n)]
         for record in records:
             record.created = second + 0.5
         return [record.getMessage() for record in records if limit.filter(record)]
 
     assert passed(1) == ["message 0", "message 1"]
-    assert passed(2) == ["message 0 (98 messages before this one were dropped)", "message 1"]
+    assert passed(2) == ["message 0 (98 such messages before it were dropped)", "message 1"]
+    assert passed(2, line=1, n=1) == ["message 0"]

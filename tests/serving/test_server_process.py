@@ -197,6 +197,7 @@ def test_every_one_of_a_thousand_connections_gets_its_own_answer(folder):
 
 def test_half_sent_headers_neither_block_the_server_nor_fill_the_log(server):
     """More connections than file descriptors."""
+    time.sleep(1.1)  # messages are limited per second, and the test before this one may have used them up
     n_lines = len(server.lines)
     with contextlib.ExitStack() as stack:
         for _ in range(700):
@@ -204,8 +205,9 @@ def test_half_sent_headers_neither_block_the_server_nor_fill_the_log(server):
             connection.sendall(b"POST /v1/classify HTTP/1.1\r\nHost: ")
         assert server.request("GET", "/healthz", timeout=30) == (200, {"status": "ok"})
         assert server.request("POST", "/v1/classify", {"inputs": "a joy"}, timeout=30)[0] == 200
+    until(lambda: "the limit of 256 connections is reached" in "".join(server.lines[n_lines:]))
     log = "".join(server.lines[n_lines:])
-    assert len(log) < 200_000
+    assert len(log) < 20_000
     assert "out of system resource" not in log
 
 

@@ -13,6 +13,7 @@ import logging
 import os
 import socket
 import sys
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -228,7 +229,7 @@ def limited_protocol(limits: Limits, max_connections: int) -> type[LimitedProtoc
 
 
 class RateLimit(logging.Filter):
-    """Passes at most `per_second` records in a second; the next one reports how many were dropped.
+    """Passes at most `per_second` records of each line of code in a second; the next one counts those dropped.
 
     >>> limit = RateLimit(per_second=2)
     >>> record = logging.LogRecord("a", logging.INFO, "", 0, "message", None, None)
@@ -236,18 +237,20 @@ class RateLimit(logging.Filter):
     [True, True, False, False]
     """
 
-    def __init__(self, per_second: int = 100) -> None:
+    def __init__(self, per_second: int = 10) -> None:
         super().__init__()
-        self.per_second, self._second, self._n_seen, self._n_dropped = per_second, 0, 0, 0
+        self.per_second, self._second = per_second, 0
+        self._n_seen: Counter[tuple[str, int]] = Counter()
+        self._n_dropped: Counter[tuple[str, int]] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
         if int(record.created) != self._second:
-            self._second, self._n_seen = int(record.created), 0
-        self._n_seen += 1
-        if self._n_seen > self.per_second:
-            self._n_dropped += 1
+            self._second, self._n_seen = int(record.created), Counter()
+        place = (record.pathname, record.lineno)
+        self._n_seen[place] += 1
+        if self._n_seen[place] > self.per_second:
+            self._n_dropped[place] += 1
             return False
-        if self._n_dropped:
-            record.msg = f"{record.getMessage()} ({self._n_dropped} messages before this one were dropped)"
-            record.args, self._n_dropped = None, 0
+        if dropped := self._n_dropped.pop(place, 0):
+            record.msg, record.args = f"{record.getMessage()} ({dropped} such messages before it were dropped)", None
         return True
