@@ -3,7 +3,7 @@
     python benchmarks/busy_neighbour.py [--rounds 3] [--steps 20] [--threads 2]
 
 OpenMP threads that finish their part spin until the others finish. If another process holds a core, they spin for most
-of their time slice. `ebmcal.threads` bounds this (GOMP_SPINCOUNT) before torch is loaded. Each measurement is a new
+of their time slice. `ebmcal/__init__.py` bounds this (GOMP_SPINCOUNT) before torch is loaded. Each measurement is a new
 process, because libgomp reads its settings once; settings take turns. Needs an otherwise idle machine. Ratios are
 times divided by the time of torch's own setting on the idle machine; lower is better.
 """

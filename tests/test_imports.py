@@ -14,7 +14,7 @@ TRAINING_LIBRARIES = {"torch", "transformers", "accelerate", "datasets", "safete
 
 #: The layers, lowest first. A module imports from its own layer (its own package only) or from lower layers.
 LAYERS = [
-    {"errors", "threads"},
+    {"errors"},
     {"storage", "cluster"},
     {"progress", "run_dir"},
     {"predictions"},
@@ -23,7 +23,7 @@ LAYERS = [
     {"selective"},
     {"methods", "data", "noise", "modeling", "training", "config", "evaluation", "advice", "reports", "monitoring"},
     {"model", "pipeline"},
-    {"ensemble", "prediction", "runs", "serving", "robustness", "export", "benchmark", "sklearn"},
+    {"prediction", "runs", "serving", "robustness", "export", "benchmark", "sklearn"},
     {"cli", "__main__"},
 ]
 EVALUATION_HALF = [

@@ -20,7 +20,7 @@ def test_public_names_exist_and_are_documented(name):
 def test_type_checkers_see_the_same_names():
     tree = ast.parse(Path(ebmcal.__file__).read_text())
     block = next(n for n in tree.body if isinstance(n, ast.If) and "TYPE_CHECKING" in ast.unparse(n.test))
-    seen = {alias.asname for node in block.body for alias in node.names}
+    seen = {alias.name for node in block.body for alias in node.names}
     assert seen == set(ebmcal.__all__) - {"__version__"}
 
 

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from ebmcal.threads import SPIN_COUNT, configure_threads, cpu_quota
+from ebmcal import SPIN_COUNT, configure_threads, cpu_quota
 
 
 @pytest.mark.parametrize(

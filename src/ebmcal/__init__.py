@@ -5,95 +5,112 @@ training, loading and serving models need the extra `train`. Names and submodule
 """
 
 import importlib
+import os
+from collections.abc import MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-from ebmcal.threads import configure_threads
 
 __version__ = "0.2.0"
 
-configure_threads()  # before torch is loaded
+__all__ = [
+    "AbstentionRule", "EbmcalError", "EnergyClassifier", "EnergyConfig", "EnergyTextClassifier", "EnergyTrainer",
+    "Ensemble", "Evaluation", "Model", "Predictions", "Run", "RunConfig", "ScalingBinning", "TemperatureScaling",
+    "__version__", "calibration", "cross_fit", "data", "evaluate", "evaluate_robustness", "export_onnx",
+    "fit_abstention", "generate_noise", "load", "metrics", "monitor", "noise", "open_run", "predict_file",
+    "push_to_hub", "reports", "run", "selective", "write_report",
+]  # fmt: skip
 
-#: Public names and the modules that define them.
+#: Where the public names are defined.
 _MODULES = {
-    "AbstentionRule": "ebmcal.selective",
-    "EbmcalError": "ebmcal.errors",
-    "EnergyClassifier": "ebmcal.modeling.classifier",
-    "EnergyConfig": "ebmcal.training.trainer",
-    "EnergyTextClassifier": "ebmcal.sklearn",
-    "EnergyTrainer": "ebmcal.training.trainer",
-    "Ensemble": "ebmcal.ensemble",
-    "Evaluation": "ebmcal.evaluation",
-    "Model": "ebmcal.model",
-    "Predictions": "ebmcal.predictions",
-    "Run": "ebmcal.runs",
-    "RunConfig": "ebmcal.config",
-    "ScalingBinning": "ebmcal.calibration",
-    "TemperatureScaling": "ebmcal.calibration",
-    "cross_fit": "ebmcal.pipeline.cross_fit",
-    "evaluate": "ebmcal.evaluation",
-    "export_onnx": "ebmcal.export",
-    "fit_abstention": "ebmcal.selective",
-    "generate_noise": "ebmcal.noise",
-    "load": "ebmcal.model",
-    "monitor": "ebmcal.monitoring",
-    "open_run": "ebmcal.runs",
-    "predict_file": "ebmcal.prediction",
-    "push_to_hub": "ebmcal.export",
-    "run": "ebmcal.runs",
-    "evaluate_robustness": "ebmcal.robustness",
-    "write_report": "ebmcal.reports",
+    "calibration": ("ScalingBinning", "TemperatureScaling"),
+    "config": ("RunConfig",),
+    "errors": ("EbmcalError",),
+    "evaluation": ("Evaluation", "evaluate"),
+    "export": ("export_onnx", "push_to_hub"),
+    "model": ("Ensemble", "Model", "load"),
+    "modeling.classifier": ("EnergyClassifier",),
+    "monitoring": ("monitor",),
+    "noise": ("generate_noise",),
+    "pipeline.cross_fit": ("cross_fit",),
+    "prediction": ("predict_file",),
+    "predictions": ("Predictions",),
+    "reports": ("write_report",),
+    "robustness": ("evaluate_robustness",),
+    "runs": ("Run", "open_run", "run"),
+    "selective": ("AbstentionRule", "fit_abstention"),
+    "sklearn": ("EnergyTextClassifier",),
+    "training.trainer": ("EnergyConfig", "EnergyTrainer"),
 }
 
-_SUBMODULES = ("calibration", "data", "metrics", "noise", "reports", "selective")
-
-__all__ = [*_MODULES, *_SUBMODULES, "__version__"]
-
 if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps the two equal
-    from ebmcal import calibration as calibration
-    from ebmcal import data as data
-    from ebmcal import metrics as metrics
-    from ebmcal import noise as noise
-    from ebmcal import reports as reports
-    from ebmcal import selective as selective
-    from ebmcal.calibration import ScalingBinning as ScalingBinning
-    from ebmcal.calibration import TemperatureScaling as TemperatureScaling
-    from ebmcal.config import RunConfig as RunConfig
-    from ebmcal.ensemble import Ensemble as Ensemble
-    from ebmcal.errors import EbmcalError as EbmcalError
-    from ebmcal.evaluation import Evaluation as Evaluation
-    from ebmcal.evaluation import evaluate as evaluate
-    from ebmcal.export import export_onnx as export_onnx
-    from ebmcal.export import push_to_hub as push_to_hub
-    from ebmcal.model import Model as Model
-    from ebmcal.model import load as load
-    from ebmcal.modeling.classifier import EnergyClassifier as EnergyClassifier
-    from ebmcal.monitoring import monitor as monitor
-    from ebmcal.noise import generate_noise as generate_noise
-    from ebmcal.pipeline.cross_fit import cross_fit as cross_fit
-    from ebmcal.prediction import predict_file as predict_file
-    from ebmcal.predictions import Predictions as Predictions
-    from ebmcal.reports import write_report as write_report
-    from ebmcal.robustness import evaluate_robustness as evaluate_robustness
-    from ebmcal.runs import Run as Run
-    from ebmcal.runs import open_run as open_run
-    from ebmcal.runs import run as run
-    from ebmcal.selective import AbstentionRule as AbstentionRule
-    from ebmcal.selective import fit_abstention as fit_abstention
-    from ebmcal.sklearn import EnergyTextClassifier as EnergyTextClassifier
-    from ebmcal.training.trainer import EnergyConfig as EnergyConfig
-    from ebmcal.training.trainer import EnergyTrainer as EnergyTrainer
+    from ebmcal import calibration, data, metrics, noise, reports, selective
+    from ebmcal.calibration import ScalingBinning, TemperatureScaling
+    from ebmcal.config import RunConfig
+    from ebmcal.errors import EbmcalError
+    from ebmcal.evaluation import Evaluation, evaluate
+    from ebmcal.export import export_onnx, push_to_hub
+    from ebmcal.model import Ensemble, Model, load
+    from ebmcal.modeling.classifier import EnergyClassifier
+    from ebmcal.monitoring import monitor
+    from ebmcal.noise import generate_noise
+    from ebmcal.pipeline.cross_fit import cross_fit
+    from ebmcal.prediction import predict_file
+    from ebmcal.predictions import Predictions
+    from ebmcal.reports import write_report
+    from ebmcal.robustness import evaluate_robustness
+    from ebmcal.runs import Run, open_run, run
+    from ebmcal.selective import AbstentionRule, fit_abstention
+    from ebmcal.sklearn import EnergyTextClassifier
+    from ebmcal.training.trainer import EnergyConfig, EnergyTrainer
 else:  # hidden from type checkers, which would accept every misspelt name
 
     def __getattr__(name: str) -> Any:
-        if name in _MODULES:
-            value = getattr(importlib.import_module(_MODULES[name]), name)
-        elif name in _SUBMODULES:
-            value = importlib.import_module(f"ebmcal.{name}")
-        else:
+        if name not in __all__:
             raise AttributeError(f"module 'ebmcal' has no attribute {name!r}")
-        globals()[name] = value
-        return value
+        module = next((module for module, names in _MODULES.items() if name in names), None)
+        loaded = importlib.import_module(f"ebmcal.{module or name}")
+        globals()[name] = getattr(loaded, name) if module else loaded
+        return globals()[name]
 
 
 def __dir__() -> list[str]:
     return sorted(__all__)
+
+
+#: Spins of a waiting thread before it sleeps, about 0.1 ms: longer than the gaps between two operations, much shorter
+#: than a time slice. With libgomp's default of 300,000, threads keep spinning while another process holds a core, and
+#: everything takes three times as long.
+SPIN_COUNT = 2_000
+
+#: The same for Intel's and LLVM's OpenMP, in milliseconds; their default is 200.
+BLOCK_TIME = 1
+
+#: Shapes for which oneDNN keeps its preparations. Batches of texts have ever new shapes: with the default of 1,024 the
+#: memory of a server grows for hours, at the same speed.
+ONEDNN_SHAPES = 8
+
+
+def configure_threads(environ: MutableMapping[str, str] = os.environ, cgroup: Path = Path("/sys/fs/cgroup")) -> None:
+    """Bound spinning, oneDNN's cache, and the threads in a container with a CPU quota; keeps the user's settings."""
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
+        environ.setdefault("KMP_BLOCKTIME", str(BLOCK_TIME))
+    environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_SHAPES))
+    quota = cpu_quota(cgroup)
+    if quota is not None and quota < (os.cpu_count() or 1):
+        environ.setdefault("OMP_NUM_THREADS", str(max(1, round(quota))))
+
+
+def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
+    """The number of CPUs that the container may use, from its cgroup (version 2 or 1); None without a limit."""
+    try:
+        if (cgroup / "cpu.max").is_file():
+            limit, period = (cgroup / "cpu.max").read_text().split()
+        else:
+            limit, period = ((cgroup / "cpu" / f"cpu.cfs_{name}_us").read_text() for name in ("quota", "period"))
+        return float(limit) / float(period) if float(limit) > 0 else None
+    except (OSError, ValueError):  # not Linux, no limit ("max")
+        return None
+
+
+configure_threads()  # before torch is loaded: its libraries read these variables once

@@ -1,7 +1,7 @@
 """`Model`: a trained classifier ready for texts. `load` it, `predict`, `calibrate` it, let it abstain, `save` it.
 
 The calibrator in the model directory is applied on load. A temperature that was folded into the weights is removed from
-the energies again, so that they stay comparable.
+the energies again, so that they stay comparable. `Ensemble` averages several models, or passes with dropout.
 """
 
 import functools
@@ -147,7 +147,8 @@ class Model:
             columns = {"text_column": text_column, "text_pair_column": text_pair_column}
             rows = self._rows(texts, columns, label_column=label_column, id_column=id_column)
             pairs, labels, ids = _texts(rows), np.asarray(rows["label"]), rows["id"]
-        features = dropout_seed is None and self._needs_features
+        rule = self.abstention_rule if dropout_seed is None else None
+        features = rule is not None and rule.needs_features
         with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
             outputs = self.predictor(pairs, features=features, dropout_seed=dropout_seed, on_batch=advance)
         return self.finish(outputs, pairs, labels=labels, ids=ids, calibrated=calibrated)
@@ -238,11 +239,6 @@ class Model:
         save_rule(folder, None if fold else self.abstention_rule)
         return folder
 
-    @property
-    def _needs_features(self) -> bool:
-        rule = self.abstention_rule
-        return rule is not None and rule.needs_features
-
     def _rows(self, texts: Any, columns: dict[str, Any], **others: Any) -> Any:
         """The rows of anything that `predict` takes, as a dataset."""
         is_table = isinstance(texts, str | os.PathLike) or hasattr(texts, "columns") or hasattr(texts, "column_names")
@@ -260,10 +256,8 @@ class Model:
         if held_out.meta.get("calibrator"):
             raise EbmcalError("The held-out predictions are already calibrated. Predict with calibrated=False.")
         if held_out.label_names != self.label_names:
-            raise EbmcalError(
-                f"Expected predictions for the classes {', '.join(self.label_names)}, got "
-                f"{', '.join(held_out.label_names)}."
-            )
+            expected, got = ", ".join(self.label_names), ", ".join(held_out.label_names)
+            raise EbmcalError(f"Expected predictions for the classes {expected}, got {got}.")
         return held_out
 
     def _energies(self, outputs: Outputs) -> np.ndarray:
@@ -275,6 +269,67 @@ class Model:
         return ENERGIES[classifier.energy](logits, classifier.centered).numpy()
 
 
+@dataclass(frozen=True, eq=False)
+class Ensemble:
+    """Several models with the same labels, averaged (deep ensembles, Lakshminarayanan et al. 2017).
+
+    With `mc_dropout`, that many passes with dropout for each model (Gal & Ghahramani 2016). The calibrator of each
+    member is applied before averaging. Abstention rules of members do not hold for the average: fit one on
+    predictions of the ensemble.
+
+        ebmcal.Ensemble([ebmcal.load("seed1"), ebmcal.load("seed2")]).predict(["a text"]).probs
+    """
+
+    members: Sequence[Model]
+    mc_dropout: int = 0
+
+    def __post_init__(self) -> None:
+        if not self.members:
+            raise EbmcalError("An ensemble needs at least one model, got none.")
+        if self.mc_dropout < 0 or (self.mc_dropout == 1 and len(self.members) == 1):
+            raise EbmcalError(f"mc_dropout (--mc-dropout): expected 2 passes or more, got {self.mc_dropout}.")
+        places = [member.folder.resolve() for member in self.members]
+        if len(set(places)) < len(places):
+            raise EbmcalError(f"A model was given twice, which counts once: {', '.join(map(str, places))}")
+        for member in self.members:
+            if sorted(member.label_names) != sorted(self.label_names):
+                wanted, got = ", ".join(self.label_names), ", ".join(member.label_names)
+                raise EbmcalError(f"The labels differ: {wanted} in {places[0]}, {got} in {member.folder}.")
+
+    @property
+    def label_names(self) -> tuple[str, ...]:
+        """The classes of the first member."""
+        return self.members[0].label_names
+
+    def predict(self, texts: Any, **options: Any) -> Predictions:
+        """Averaged probabilities and energies; arguments as in `Model.predict`."""
+        return self.average(self.predict_members(texts, **options))
+
+    def predict_members(self, texts: Any, **options: Any) -> list[Predictions]:
+        """The predictions of every member and dropout pass, with the classes in the same order."""
+        texts = list(texts) if hasattr(texts, "__next__") else texts  # an iterator can be read only once
+        found = (member.predict(texts, **options, dropout_seed=seed) for member, seed in self.passes())
+        return [predictions.reorder(self.label_names) for predictions in found]
+
+    def passes(self) -> list[tuple[Model, int | None]]:
+        """Every member with the dropout seeds of its passes; None: without dropout."""
+        seeds: Sequence[int | None] = range(self.mc_dropout) if self.mc_dropout else [None]
+        return [(member, seed) for member in self.members for seed in seeds]
+
+    def average(self, members: Sequence[Predictions]) -> Predictions:
+        """The mean of the probabilities and of the energies."""
+        meta = {"ensemble": [str(member.folder) for member in self.members], "mc_dropout": self.mc_dropout}
+        energies = np.mean([p.require_energies() for p in members], axis=0)
+        probs = np.mean([p.probs for p in members], axis=0)
+        return members[0].replace(probs=probs, energies=energies, distances=None, meta=meta)
+
+
+def disagreement(members: Sequence[Predictions]) -> np.ndarray:
+    """How much members disagree [n], in nats: the entropy of the mean minus the mean entropy (mutual information)."""
+    mean = members[0].with_probs(np.mean([p.probs for p in members], axis=0))
+    return np.maximum(mean.entropy - np.mean([p.entropy for p in members], axis=0), 0.0)
+
+
 def find_model(name: PathLike) -> Path:
     """The model directory: given, the recommended one of a run, or downloaded from the hub."""
     folder = Path(name).expanduser()
@@ -282,10 +337,9 @@ def find_model(name: PathLike) -> Path:
         return recommended_model(folder)
     if folder.is_dir():
         return folder
+    hint = "The models of a run are in RUN/trials/METHOD-seedN/model."
     if isinstance(name, Path) or str(name).startswith((".", "/", "~")) or str(name).count("/") > 1 or folder.exists():
-        raise EbmcalError(
-            f"{folder} is not a model directory. A run keeps its models in RUN/trials/METHOD-seedN/model."
-        )
+        raise EbmcalError(f"{folder} is not a model directory. {hint}")
     from huggingface_hub import snapshot_download
 
     try:
@@ -295,8 +349,7 @@ def find_model(name: PathLike) -> Path:
     except Exception as error:
         reason = " ".join(str(error).split())[:300]
         raise EbmcalError(
-            f"{name!r} is not a local directory and could not be loaded from the hub: {reason} The models of a run are "
-            "in RUN/trials/METHOD-seedN/model."
+            f"{name!r} is not a local directory and could not be loaded from the hub: {reason} {hint}"
         ) from error
 
 
@@ -307,10 +360,8 @@ def _check_classifier(folder: Path) -> None:
         raise EbmcalError(f"{folder}/config.json holds a {type(config).__name__}; expected a JSON object.")
     kinds = np.ravel(config.get("architectures") or []).astype(str)
     if len(kinds) and not any("SequenceClassification" in kind for kind in kinds):
-        raise EbmcalError(
-            f"{folder} is a {kinds[0]} without a classification head. Finetune it first: "
-            f"ebmcal run --encoder {folder} …"
-        )
+        finetune = f"Finetune it first: ebmcal run --encoder {folder} …"
+        raise EbmcalError(f"{folder} is a {kinds[0]} without a classification head. {finetune}")
     if config.get("problem_type") in ("regression", "multi_label_classification"):
         raise EbmcalError(f"{folder} is a {config['problem_type']} model; ebmcal needs a single-label classifier.")
 

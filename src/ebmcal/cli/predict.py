@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from ebmcal.ensemble import Ensemble
+    from ebmcal.model import Ensemble
     from ebmcal.prediction import Summary
 
 
@@ -80,8 +80,7 @@ def _models_and_source(given: list[str]) -> tuple[list[str], str]:
 
 def _load(directories: list[str], mc_dropout: int, warn: bool = False) -> "Any | Ensemble":
     """The model, or an ensemble; an ensemble has no abstention rule, which is worth a warning."""
-    from ebmcal.ensemble import Ensemble
-    from ebmcal.model import load
+    from ebmcal.model import Ensemble, load
     from ebmcal.run_dir import read_card
 
     members = [load(directory) for directory in directories]

@@ -12,13 +12,12 @@ import numpy as np
 
 from ebmcal.data.columns import Columns, Tally, as_label, as_text, class_map, is_blank
 from ebmcal.data.files import RawRow, find_value
-from ebmcal.ensemble import Ensemble, disagreement
 from ebmcal.errors import EbmcalError
 from ebmcal.prediction.reading import Chunk, Input
 from ebmcal.predictions import Predictions
 
 if TYPE_CHECKING:
-    from ebmcal.model import Model
+    from ebmcal.model import Ensemble, Model
     from ebmcal.selective import AbstentionRule
 
 #: Names that readers of prediction files understand; a user's column with such a name becomes `input_…`.
@@ -168,6 +167,8 @@ def predict_texts(
     model: "Model | Ensemble", texts: list[Any], rule: "AbstentionRule | None", calibrated: bool
 ) -> tuple[Predictions, dict[str, list[Any]]]:
     """Predictions of texts, and the columns that they and the rule add; logits instead of probabilities if raw."""
+    from ebmcal.model import Ensemble, disagreement
+
     if not isinstance(model, Ensemble):
         found = _predict_list(model, texts, calibrated, features=rule is not None and rule.needs_features)
         return found, result_columns(found, None, rule, calibrated)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from ebmcal import __version__
 from ebmcal.data.columns import Columns
-from ebmcal.ensemble import Ensemble
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.prediction.columns import ChunkPredictor, OutputChunk, OutputColumns, predict_texts
 from ebmcal.prediction.reading import Chunk, Input, count_rows, find_input_format, open_input
@@ -23,7 +22,7 @@ from ebmcal.progress import make_reporter
 from ebmcal.storage import PathLike, fingerprint
 
 if TYPE_CHECKING:
-    from ebmcal.model import Model
+    from ebmcal.model import Ensemble, Model
     from ebmcal.selective import AbstentionRule
 
 ENGINES = ("local", "ray")
@@ -121,6 +120,8 @@ def check_paths(
 
 def _columns_to_read(model: "Model | Ensemble", format: str, named: Columns) -> Columns:
     """The columns that were named, else those that the model was trained on; lines of text have one."""
+    from ebmcal.model import Ensemble
+
     first = model.members[0] if isinstance(model, Ensemble) else model
     if not named.texts():
         named = replace(named, text=first.card.get("text_column"), pair=first.card.get("text_pair_column"))
@@ -136,6 +137,8 @@ def _with_rule(
     model: "Model | Ensemble", rule: "AbstentionRule | str | None", calibrated: bool
 ) -> "tuple[Model | Ensemble, AbstentionRule | None]":
     """The model with the rule that is applied; rules hold only for the model that they were fitted for."""
+    from ebmcal.model import Ensemble
+
     if isinstance(model, Ensemble):
         if rule is not None and not isinstance(rule, str) and rule.model is not None:
             raise EbmcalError(
@@ -156,6 +159,8 @@ def _with_rule(
 
 def _settings(model: "Model | Ensemble", rule: "AbstentionRule | None", calibrated: bool) -> list[Any]:
     """What the output depends on, apart from columns and rows."""
+    from ebmcal.model import Ensemble
+
     members = model.members if isinstance(model, Ensemble) else [model]
     calibrators = [None if m.calibrator is None else m.calibrator.to_json() for m in members] if calibrated else None
     mc_dropout = model.mc_dropout if isinstance(model, Ensemble) else None
