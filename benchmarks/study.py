@@ -59,7 +59,8 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     entry = dict(spec["tasks"][task])
     data, shift, ood = options.data / entry.pop("data"), entry.pop("shift", {}), entry.pop("ood", {})
     name = f"{task}-{stage['variant']}" if "variant" in stage else task
-    settings = spec["settings"] | stage.get("settings", {}) | {k: v for k, v in entry.items() if k != "task"}
+    source = data_source(entry, data)
+    settings = spec["settings"] | stage.get("settings", {}) | entry
     seeds = stage.get("seeds", settings.pop("seeds"))
     wanted = [*(f"ood_{key}.parquet" for key in ood), *(f"shift_{key}.predictions" for key in shift)]
     wanted += ["out_of_fold.parquet"] if settings.get("calibration") == "cross-fit" else []
@@ -67,15 +68,27 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
         return False
     print(f"== {name} {method}", flush=True)
     run = ebmcal.run(
-        task=entry["task"], data_dir=data, encoder=stage.get("encoder", spec["encoder"]), methods=[method],
-        seeds=seeds, output=options.runs / name, ood={key: read_ood(options.data, of) for key, of in ood.items()},
+        **source, encoder=stage.get("encoder", spec["encoder"]), methods=[method], seeds=seeds,
+        output=options.runs / name, ood={key: read_ood(options.data, of) for key, of in ood.items()},
         settings={k: v for k, v in settings.items() if k != "seeds"}, progress=False,
     )  # fmt: skip
     for key, path in shift.items():
         for trial in run.trials:
-            labels = SHIFT_LABELS.get(entry["task"])
+            labels = SHIFT_LABELS.get(spec["tasks"][task]["task"])
             predict_shift(run, trial, key, options.data / path, labels, spec.get("max_shift_rows"))
     return True
+
+
+def data_source(entry: dict[str, Any], data: Path) -> dict[str, Any]:
+    """Arguments of `ebmcal.run` for a task, or for some classes of CLINC150, drawn at random."""
+    task, n_classes = entry.pop("task"), entry.pop("n_classes", None)
+    if n_classes is None:
+        return {"task": task, "data_dir": data}
+    parts = {"train": "train", "calibration": "val", "test": "test"}
+    frames = {key: pd.read_csv(data / f"intents/clinc150_{part}.csv") for key, part in parts.items()}
+    drawn = np.random.default_rng(0).permutation(sorted(frames["train"]["intent"].unique()))[:n_classes]
+    kept = {key: frame[frame["intent"].isin(drawn)] for key, frame in frames.items()}
+    return kept | {"text_column": "text", "label_column": "intent"}
 
 
 def is_finished(folder: Path, trial: Trial, wanted: list[str]) -> bool:
