@@ -119,7 +119,7 @@ def resolve_training(
         noise_every=given.get("noise_every") or (1 if published else NOISE_EVERY),
         energy_weight=given.get("energy_weight") or (PUBLISHED_ENERGY_WEIGHT if published else ENERGY_WEIGHT),
         energy_schedule=given.get("energy_schedule") or ("constant" if published else ENERGY_SCHEDULE),
-        centered=published is None,
+        centered=published is None if given.get("centered") is None else given["centered"],
         head_learning_rate=given.get("head_learning_rate") or (None if published else HEAD_LEARNING_RATE_FACTOR * rate),
         eval_steps=given.get("eval_steps") or (500 if published else max(1, steps // 8)),
         save_steps=given.get("save_steps") or max(1, min(500, steps // 4)),
