@@ -72,7 +72,7 @@ def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkey
     answer_log = app.state.service.answer_log
     write = answer_log._write
     monkeypatch.setattr(answer_log, "_write", lambda content: (go.wait(20), write(content)))
-    monkeypatch.setattr("ebmcal.serving.answer_log.MAX_WAITING", 2000)  # bytes: two requests
+    monkeypatch.setattr("ebmcal.serving.service.MAX_WAITING", 2000)  # bytes: two requests
     with running(app):
         responses = [classify(app, {"inputs": ["a joy"] * 3}) for _ in range(4)]
         metrics = call(app, "GET", "/metrics").text

@@ -26,9 +26,8 @@ from ebmcal import __version__
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
 from ebmcal.serving import Limits
-from ebmcal.serving.answer_log import AnswerLog
 from ebmcal.serving.schema import Answers, ModelInfo, ModelList, Problem, State, parse_request, request_schema
-from ebmcal.serving.service import Engine, Service
+from ebmcal.serving.service import AnswerLog, Engine, Service
 from ebmcal.storage import PathLike
 
 log = logging.getLogger("ebmcal.serving")
@@ -61,8 +60,8 @@ def create_app(
     """
     service = Service({name: Engine(model) for name, model in models.items()}, limits or Limits(), api_key, log_texts)
     if log_file is not None:
-        path, count = Path(log_file).expanduser(), service.metrics.add_log_rows
-        service.answer_log = AnswerLog(path, with_texts=log_texts, count=count)
+        path, rows = Path(log_file).expanduser(), service.metrics.log_rows
+        service.answer_log = AnswerLog(path, with_texts=log_texts, rows=rows)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -70,18 +69,16 @@ def create_app(
         yield
         await asyncio.to_thread(service.stop)
 
-    async def refused(_: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
-
-    async def failed(_: Request, error: Exception) -> Response:
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            return JSONResponse({"error": error.detail}, error.status_code, headers=error.headers)
         log.error("unexpected %s", type(error).__name__)
         return JSONResponse({"error": f"The server failed: {type(error).__name__}."}, 500)
 
     app = FastAPI(title="ebmcal", version=__version__, openapi_url=None, lifespan=lifespan)
     app.state.service = service
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(Exception, failed)
+    app.add_exception_handler(HTTPException, refuse)
+    app.add_exception_handler(Exception, refuse)
     app.add_middleware(RequestLog, service=service)
     _add_routes(app, service)
     if extend:
@@ -163,32 +160,24 @@ def require_key(api_key: str | None) -> dict[str, Any]:
     return {"dependencies": [Depends(check), Depends(scheme)], "responses": refused}
 
 
-async def respond(
-    request: Request,
-    service: Service,
-    work: Callable[[bytes], Awaitable[Any]],
-    *,
-    media_type: str = "application/json",
-    max_body: int | None = None,
-    timeout: float | None = None,
-) -> Response:
-    """Read a body within the limits and send what `work` makes of it, as JSON.
+async def respond(request: Request, service: Service, work: Callable[[bytes], Awaitable[Any]]) -> Response:
+    """Read a JSON body within the limits and send what `work` makes of it, as JSON.
 
     The work is cancelled after the timeout or when the client is gone. An `EbmcalError` becomes a 422.
     """
-    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != media_type:
-        raise HTTPException(415, f"Expected a body of type {media_type} (header Content-Type), got {given or 'none'}.")
-    seconds, body = timeout or service.limits.timeout, bytearray()
+    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if media_type != "application/json":
+        raise HTTPException(415, f"Expected Content-Type: application/json, got {media_type or 'none'}.")
+    body = bytearray()
 
     async def read_and_work() -> Any:
-        await _read_body(request, service, body, max_body or service.limits.max_body)
+        await _read_body(request, service, body)
         return await _unless_disconnected(request, work(bytes(body)))
 
     try:
-        return JSONResponse(await asyncio.wait_for(read_and_work(), seconds))
+        return JSONResponse(await asyncio.wait_for(read_and_work(), service.limits.timeout))
     except asyncio.TimeoutError as error:
-        message = f"The request took longer than {seconds:g} s. Send fewer texts or try later."
+        message = f"The request took longer than {service.limits.timeout:g} s. Send fewer texts or try later."
         raise HTTPException(504, message) from error
     except ClientDisconnect as error:
         raise HTTPException(499, "The client closed the connection.") from error
@@ -198,7 +187,8 @@ async def respond(
         service.n_buffered -= len(body)
 
 
-async def _read_body(request: Request, service: Service, body: bytearray, max_body: int) -> None:
+async def _read_body(request: Request, service: Service, body: bytearray) -> None:
+    max_body = service.limits.max_body
     too_large = HTTPException(413, f"The body is larger than {max_body} bytes. Split it.")
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > max_body:
@@ -251,6 +241,7 @@ class RequestLog:
             await self.app(scope, receive, send_and_note)
         finally:
             path, seconds = getattr(scope.get("route"), "path", "other"), time.monotonic() - start
-            self.service.metrics.add_request(path, status, seconds)
+            self.service.metrics.requests.labels(path, status).inc()
+            self.service.metrics.seconds.labels(path).observe(seconds)
             log.info("%s %s %d %.1f ms", scope["method"], path, status, 1000 * seconds)
         return None

@@ -1,14 +1,22 @@
-"""What the routes of a server share: models with their queues (`Service`), answers (`Engine`) and `ServerMetrics`.
+"""What the routes of a server share: `Service`, with an `Engine` per model, `ServerMetrics` and the `AnswerLog`.
 
 The numbers equal those of `Model.predict`: the same tokens, energies, calibrator and abstention rule.
 """
 
 import asyncio
 import functools
+import itertools
+import json
 import logging
+import os
+import queue
+import threading
+import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,16 +29,19 @@ from ebmcal.model import Model
 from ebmcal.modeling.classifier import CHARACTERS_PER_TOKEN, Outputs
 from ebmcal.modeling.packing import Tokens
 from ebmcal.serving import Limits
-from ebmcal.serving.answer_log import AnswerLog
 from ebmcal.serving.batcher import Batcher, QueueFull, Stopped, Text, TooManyTokens
+from ebmcal.storage import check_writable
 
 log = logging.getLogger("ebmcal.serving")
 
-SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
-TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
-
 #: Fields of an answer that come from the abstention rule.
-DECISION_FIELDS = ("decision", "reason", "score", "is_ood", "ood_score", "ood_p_value", "label_set")
+RULE_FIELDS = ("decision", "reason", "score", "is_ood", "ood_score", "ood_p_value", "label_set")
+
+#: Fields of an answer that are logged, if they are not null, besides label and probabilities.
+LOGGED_FIELDS = ("energy", "decision", "is_ood", "ood_p_value")
+
+#: Bytes of the answer log that may wait to be written; further rows are dropped.
+MAX_WAITING = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -48,47 +59,39 @@ class Engine:
     """The work of a `Batcher` for one model: `encode` texts, then `answer`."""
 
     def __init__(self, model: Model) -> None:
-        self.model, self.predictor = model, model.predictor
+        self.model = model
         self.rule = model.abstention_rule  # raises if it was fitted for another model or calibrator
         self.max_characters = model.max_length * CHARACTERS_PER_TOKEN
 
     def describe(self) -> dict[str, Any]:
         """The entries of `/v1/models`."""
         model, info = self.model, METHODS.get(str(self.model.card.get("method")))
-        is_joint = info is not None and (info.location == "joint:Joint" or bool(info.options.get("joint")))
         return {
             "labels": list(model.label_names),
             "calibrator": model.calibrator.name if model.calibrator else None,
             "folded_temperature": model.folded_temperature,
             "energy": model.energy_name,
-            "is_energy_trained": is_joint,
+            "is_energy_trained": bool(info and (info.location == "joint:Joint" or info.options.get("joint"))),
             "max_length": model.max_length,
             "is_pair": model.is_pair,
             "abstention": self.rule.describe() if self.rule else [],
         }
 
-    def check(self, texts: Sequence[Text]) -> None:
-        """Refuse a pair for a model of single texts, and vice versa."""
+    def prepare(self, texts: Sequence[Text]) -> list[Text]:
+        """The parts of texts that are tokenised; refuses pairs for a model of single texts, and vice versa."""
         for i, text in enumerate(texts):
-            is_pair = not isinstance(text, str)
-            if self.model.is_pair is not None and self.model.is_pair != is_pair:
-                where = f"inputs[{i}]" if len(texts) > 1 else "The input"
-                expected = "single texts" if is_pair else "pairs (text, text_pair)"
-                raise EbmcalError(
-                    f"{where} is a {'pair' if is_pair else 'single text'}, but the model was trained on {expected}."
-                )
-
-    def shorten(self, text: Text) -> Text:
-        """The part of a text that is tokenised: what lies beyond never reaches the model."""
+            if self.model.is_pair is not None and self.model.is_pair == isinstance(text, str):
+                got, expected = ("single text", "pairs") if self.model.is_pair else ("pair", "single texts")
+                raise EbmcalError(f"inputs[{i}] is a {got}, but the model was trained on {expected}.")
         limit = self.max_characters
-        return text[:limit] if isinstance(text, str) else (text[0][:limit], text[1][:limit])
+        return [t[:limit] if isinstance(t, str) else (t[0][:limit], t[1][:limit]) for t in texts]
 
     def encode(self, texts: Sequence[Text]) -> list[EncodedText]:
         """The tokens of texts and pairs, truncated to the maximum length."""
         encoded: dict[int, EncodedText] = {}
         for is_pair in (False, True):  # the tokenizer accepts one kind at a time
             places = [i for i, text in enumerate(texts) if is_pair != isinstance(text, str)]
-            tokens = self.predictor.tokenize([texts[i] for i in places])
+            tokens = self.model.predictor.tokenize([texts[i] for i in places])
             for i, found in zip(places, tokens, strict=True):
                 longest = max(map(len, texts[i] if is_pair else [texts[i]]))
                 is_truncated = len(found.ids) >= self.model.max_length or longest >= self.max_characters
@@ -98,24 +101,21 @@ class Engine:
     def answer(self, texts: Sequence[EncodedText]) -> list[dict[str, Any] | EbmcalError]:
         """An answer per text; an error where logits, energy or features are not finite."""
         needs_features = self.rule is not None and self.rule.needs_features
-        outputs = self.predictor.predict_tokens([text.tokens for text in texts], features=needs_features)
-        is_finite = np.isfinite(outputs.logits).all(axis=1) & np.isfinite(outputs.energies)
-        if outputs.features is not None:
-            is_finite &= np.isfinite(outputs.features).all(axis=1)
+        found = self.model.predictor.predict_tokens([text.tokens for text in texts], features=needs_features)
+        features = np.zeros((len(texts), 0)) if found.features is None else found.features
+        is_finite = np.isfinite(np.column_stack([found.logits, found.energies, features])).all(axis=1)
         broken = EbmcalError("The model computed values that are not finite; its weights may be damaged.")
         answers: list[dict[str, Any] | EbmcalError] = [broken] * len(texts)
-        places = np.flatnonzero(is_finite).tolist()
-        if places:
-            features = None if outputs.features is None else outputs.features[places]
-            columns = self._columns(Outputs(outputs.logits[places], outputs.energies[places], features))
-            columns["n_tokens"] = [len(texts[i]) for i in places]
-            columns["is_truncated"] = [texts[i].is_truncated for i in places]
-            for i, values in zip(places, zip(*columns.values(), strict=True), strict=True):
-                answers[i] = dict(zip(columns, values, strict=True))
+        places = np.flatnonzero(is_finite)
+        if len(places):
+            kept = features[places] if needs_features else None
+            outputs = Outputs(found.logits[places], found.energies[places], kept)
+            for i, answer in zip(places.tolist(), self._answers(outputs), strict=True):
+                answers[i] = answer | {"n_tokens": len(texts[i]), "is_truncated": texts[i].is_truncated}
         return answers
 
-    def _columns(self, outputs: Outputs) -> dict[str, Any]:
-        """The fields of the answers, each as a list; None for parts that the abstention rule does not have."""
+    def _answers(self, outputs: Outputs) -> list[dict[str, Any]]:
+        """The fields of the answers; None for parts that the abstention rule does not have."""
         predictions, names = self.model.finish(outputs), self.model.label_names
         columns: dict[str, Any] = {
             "label": [names[i] for i in predictions.predicted],
@@ -123,61 +123,145 @@ class Engine:
             "probabilities": [dict(zip(names, row, strict=True)) for row in predictions.probs.tolist()],
             "logits": [dict(zip(names, row, strict=True)) for row in outputs.logits.tolist()],
             "energy": predictions.require_energies().tolist(),
-            **{name: [None] * predictions.n_rows for name in DECISION_FIELDS},
+            **{name: [None] * predictions.n_rows for name in RULE_FIELDS},
         }
         if self.rule is not None:
             found = self.rule.apply(predictions)
             arrays = {"score": found.score, "ood_score": found.ood_score}
             columns |= {name: values.tolist() for name, values in arrays.items() if values is not None}
-            columns |= {name: values for name, values in found.columns().items() if name in DECISION_FIELDS}
-        return columns
+            columns |= {name: values for name, values in found.columns().items() if name in RULE_FIELDS}
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
 
 class ServerMetrics:
-    """Prometheus metrics of one server, never any text.
-
-    The shares of labels, abstentions and out-of-distribution texts are included so that drift shows on dashboards.
-    """
+    """Prometheus metrics of one server, never any text; shares of labels and abstentions show drift."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
+        seconds = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+        texts = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 
-        def counter(name: str, text: str, *labels: str) -> Counter:
-            return Counter(f"ebmcal_{name}", text, labels, registry=self.registry)
+        def make(kind: Any, name: str, text: str, *labels: str, **options: Any) -> Any:
+            return kind(f"ebmcal_{name}", text, labels, registry=self.registry, **options)
 
-        def histogram(name: str, text: str, label: str, buckets: tuple[float, ...]) -> Histogram:
-            return Histogram(f"ebmcal_{name}", text, (label,), buckets=buckets, registry=self.registry)
-
-        self._requests = counter("requests", "Requests by path and status.", "path", "status")
-        self._seconds = histogram("request_seconds", "Duration of requests.", "path", SECONDS)
-        self._batch_texts = histogram("batch_texts", "Texts per batch.", "model", TEXTS)
-        self._batch_seconds = histogram("batch_seconds", "Duration of batches.", "model", SECONDS)
-        self._tokens = counter("tokens", "Tokens processed.", "model")
-        self._predicted = counter("predicted", "Texts by predicted label.", "model", "label")
-        self._abstained = counter("abstained", "Texts the abstention rule abstained on.", "model")
-        self._ood = counter("out_of_distribution", "Texts classified as out-of-distribution.", "model")
-        self._log_rows = counter("log_rows", "Rows of the answer log, written or dropped.", "outcome")
-        self.queue = Gauge("ebmcal_queue_texts", "Texts waiting for the model.", ("model",), registry=self.registry)
-
-    def add_request(self, path: str, status: int, seconds: float) -> None:
-        """Count a finished request."""
-        self._requests.labels(path, status).inc()
-        self._seconds.labels(path).observe(seconds)
+        self.requests = make(Counter, "requests", "Requests by path and status.", "path", "status")
+        self.seconds = make(Histogram, "request_seconds", "Duration of requests.", "path", buckets=seconds)
+        self.batch_texts = make(Histogram, "batch_texts", "Texts per batch.", "model", buckets=texts)
+        self.batch_seconds = make(Histogram, "batch_seconds", "Duration of batches.", "model", buckets=seconds)
+        self.tokens = make(Counter, "tokens", "Tokens processed.", "model")
+        self.predicted = make(Counter, "predicted", "Texts by predicted label.", "model", "label")
+        self.abstained = make(Counter, "abstained", "Texts the abstention rule abstained on.", "model")
+        self.ood = make(Counter, "out_of_distribution", "Texts classified as out-of-distribution.", "model")
+        self.log_rows = make(Counter, "log_rows", "Rows of the answer log, written or dropped.", "outcome")
+        self.queue = make(Gauge, "queue_texts", "Texts waiting for the model.", "model")
 
     def add_batch(self, model: str, n_tokens: int, seconds: float, results: list[Any]) -> None:
         """Count a finished batch and its predictions."""
-        self._batch_texts.labels(model).observe(len(results))
-        self._batch_seconds.labels(model).observe(seconds)
-        self._tokens.labels(model).inc(n_tokens)
+        self.batch_texts.labels(model).observe(len(results))
+        self.batch_seconds.labels(model).observe(seconds)
+        self.tokens.labels(model).inc(n_tokens)
         for answer in results:
             if isinstance(answer, dict):
-                self._predicted.labels(model, answer["label"]).inc()
-                self._abstained.labels(model).inc(answer["decision"] == "abstain")
-                self._ood.labels(model).inc(bool(answer["is_ood"]))
+                self.predicted.labels(model, answer["label"]).inc()
+                self.abstained.labels(model).inc(answer["decision"] == "abstain")
+                self.ood.labels(model).inc(bool(answer["is_ood"]))
 
-    def add_log_rows(self, outcome: str, n_rows: int) -> None:
-        """Count rows of the answer log, "written" or "dropped"."""
-        self._log_rows.labels(outcome).inc(n_rows)
+
+def check_log(path: Path) -> None:
+    """Raise, before a model is loaded, if `path` cannot be appended to or is not an answer log."""
+    check_writable(path, "--log")
+    if path.suffix != ".jsonl":
+        raise EbmcalError(f"--log {path}: expected a name that ends in .jsonl.")
+    if path.exists() and path.stat().st_size:
+        try:
+            with open(path, "rb+") as handle:
+                is_log = {"time", "id", "weights"} <= json.loads(handle.readline(1_000_000)).keys()
+        except (ValueError, AttributeError, RecursionError, PermissionError):
+            is_log = False
+        if not is_log:
+            raise EbmcalError(f"--log {path} exists and is not an answer log that can be continued.")
+
+
+class AnswerLog:
+    """One JSON line per answer (time, id, probabilities, energy, decision), read by `ebmcal monitor`.
+
+    Lines pass through a bounded queue to a writer thread, so an answer never waits for the disk. If the disk is too
+    slow or full, rows are dropped, counted and reported once. The file is only appended to; a new one is started when
+    it was moved away (logrotate).
+    """
+
+    def __init__(self, path: Path, *, with_texts: bool, rows: Any) -> None:
+        check_log(path)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _remove_partial_line(path)
+        self.path, self.with_texts, self._rows = path, with_texts, rows  # the latter is a counter
+        self._queue: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
+        self._n_waiting, self._lock = 0, threading.Lock()  # bytes
+        self._prefix, self._numbers = f"{time.time_ns():x}", itertools.count()
+        self._has_failed = False
+        self._writer = threading.Thread(target=self._write_all, name="answer log", daemon=True)
+        self._writer.start()
+
+    def append(self, model: str, weights: str, texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str]:
+        """Queue the answers to one request and return the ids of the rows; never waits."""
+        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        ids, lines = [f"{self._prefix}-{next(self._numbers)}" for _ in answers], []
+        for key, text, answer in zip(ids, texts, answers, strict=True):
+            row = {"time": now, "id": key, "model": model, "weights": weights}
+            if self.with_texts:
+                row |= {"text": text} if isinstance(text, str) else {"text": text[0], "text_pair": text[1]}
+            row |= {"predicted": answer["label"]} | {f"prob_{name}": p for name, p in answer["probabilities"].items()}
+            row |= {name: answer[name] for name in LOGGED_FIELDS if answer[name] is not None}
+            lines.append(json.dumps(row, ensure_ascii=False) + "\n")
+        content = "".join(lines).encode()
+        with self._lock:
+            is_full = self._n_waiting + len(content) > MAX_WAITING
+            self._n_waiting += 0 if is_full else len(content)
+        if is_full:
+            self._drop(len(ids), "the disk is too slow")
+        else:
+            self._queue.put((content, len(ids)))
+        return ids
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Write what waits, then end."""
+        self._queue.put(None)
+        self._writer.join(timeout)
+
+    def _write_all(self) -> None:
+        while (found := self._queue.get()) is not None:
+            content, n_rows = found
+            try:
+                self._write(content)
+                self._has_failed = False
+                self._rows.labels("written").inc(n_rows)
+            except OSError as error:
+                self._drop(n_rows, error.strerror or "the disk failed")
+            with self._lock:
+                self._n_waiting -= len(content)
+
+    def _write(self, content: bytes) -> None:
+        """Append everything or nothing."""
+        with open(self.path, "ab", buffering=0) as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if handle.write(content) < len(content):
+                handle.truncate(size)
+                raise OSError(28, "No space left on device")
+
+    def _drop(self, n_rows: int, reason: str) -> None:
+        self._rows.labels("dropped").inc(n_rows)
+        if not self._has_failed:  # once, not for every request
+            log.error("rows of %s are dropped: %s", self.path, reason)
+        self._has_failed = True
+
+
+def _remove_partial_line(path: Path, longest: int = 20_000_000) -> None:
+    """Remove the partial line that a killed server may have left at the end."""
+    if path.exists():
+        with open(path, "rb+") as handle:
+            start = max(0, path.stat().st_size - longest)
+            handle.seek(start)
+            handle.truncate(start + handle.read().rfind(b"\n") + 1)
 
 
 @dataclass(eq=False)
@@ -234,10 +318,9 @@ class Service:
 
     async def answer(self, texts: Sequence[Text], name: str) -> list[dict[str, Any]]:
         """The answers of a model to texts. Cancelling it drops the texts from the queue."""
-        engine = self.engines[name]
-        engine.check(texts)
+        prepared = self.engines[name].prepare(texts)
         try:
-            return await asyncio.wrap_future(self.batchers[name].submit([engine.shorten(text) for text in texts]))
+            return await asyncio.wrap_future(self.batchers[name].submit(prepared))
         except QueueFull as error:
             raise HTTPException(429, str(error), {"Retry-After": str(error.retry_after)}) from error
         except Stopped as error:

@@ -1,24 +1,19 @@
-"""The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
+"""The web UI: a page next to the API on which texts can be tried. `ebmcal serve MODEL --ui`.
 
-This module adds its routes and computes what is shown for a text; `files` evaluates an uploaded file; `static/` is sent
-to the browser: plain HTML, CSS and JavaScript without any other source.
+`static/` is sent to the browser: plain HTML, CSS and JavaScript without any other source.
 """
 
-import asyncio
 import re
-import secrets
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import HTMLResponse, JSONResponse
-from starlette.exceptions import HTTPException
+from fastapi.responses import JSONResponse
 
 from ebmcal.model import Model
 from ebmcal.predictions.arrays import softmax
-from ebmcal.reports.plots import EnergyHistogram
 from ebmcal.selective import AbstentionRule
 from ebmcal.selective.ood import OOD_SCORES
 from ebmcal.selective.rule import SCORE_NAMES
@@ -26,19 +21,16 @@ from ebmcal.serving.app import require_key, respond
 from ebmcal.serving.batcher import Text
 from ebmcal.serving.schema import parse_request
 from ebmcal.serving.service import Service
-from ebmcal.serving.ui.files import describe_columns, predict_file, report_html
 
-#: What the page may do: use files of this server and show a report in a frame.
+#: What the page may do: use files of this server.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/ui.js": ("ui.js", "text/javascript")}
 
-MAX_WORDS = 100  # that are left out one at a time; of a longer text the first ones
-MAX_FILE = 5_000_000  # bytes
-REPORT_TIMEOUT = 600.0  # seconds
-KEPT_REPORTS = 8
+#: Words that are left out one at a time; of a longer text the first ones.
+MAX_WORDS = 100
 
 
 def add_ui(app: FastAPI, service: Service) -> None:
@@ -53,8 +45,6 @@ def add_ui(app: FastAPI, service: Service) -> None:
         "is_pair": bool(first.model.is_pair),
         "is_energy_trained": first.describe()["is_energy_trained"],
     }
-    reports: dict[str, str] = {}
-    one_at_a_time = asyncio.Lock()  # a report needs a lot of memory
 
     @app.get("/ui/about", **protected)
     async def get_about() -> Response:
@@ -63,41 +53,15 @@ def add_ui(app: FastAPI, service: Service) -> None:
     @app.post("/ui/explain", **protected)
     async def explain(request: Request) -> Response:
         async def explain_first(content: bytes) -> dict[str, Any]:
-            return await explain_text(service, parse_request(content, service.limits)[0][0])
+            text = parse_request(content, service.limits)[0][0]
+            models = [await _explain(service, name, text) for name in service.engines]
+            return {"models": models, **await _word_effects(service, text, models[0])}
 
         return await respond(request, service, explain_first)
 
-    @app.post("/ui/columns", **protected)
-    async def columns(request: Request) -> Response:
-        async def describe(content: bytes) -> dict[str, Any]:
-            return describe_columns(first.model, content)
-
-        return await respond(request, service, describe, media_type="text/csv", max_body=MAX_FILE)
-
-    @app.post("/ui/report", **protected)
-    async def report(request: Request, text: str = "text", text_pair: str = "", label: str = "label") -> Response:
-        async def create(content: bytes) -> dict[str, str]:
-            async with one_at_a_time:
-                predictions = await predict_file(service, content, text, text_pair or None, label)
-                html = await asyncio.to_thread(report_html, predictions)
-            name = secrets.token_urlsafe(16)
-            reports[name] = html
-            if len(reports) > KEPT_REPORTS:
-                del reports[next(iter(reports))]
-            return {"report": f"ui/report/{name}"}
-
-        options: dict[str, Any] = {"media_type": "text/csv", "max_body": MAX_FILE, "timeout": REPORT_TIMEOUT}
-        return await respond(request, service, create, **options)
-
-    @app.get("/ui/report/{name}", include_in_schema=False)  # a frame cannot send the API key: the name is a secret
-    async def stored_report(name: str) -> Response:
-        if name not in reports:
-            raise HTTPException(404, "This report does not exist any more. Create it again.")
-        return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
-
 
 def _file(name: str, media_type: str) -> Callable[[], Any]:
-    content = resources.files("ebmcal.serving.ui").joinpath("static", name).read_bytes()
+    content = resources.files("ebmcal.serving").joinpath("static", name).read_bytes()
 
     async def send() -> Response:
         headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
@@ -108,20 +72,16 @@ def _file(name: str, media_type: str) -> Callable[[], Any]:
 
 def stored_histogram(model: Model) -> dict[str, Any] | None:
     """The energy histograms that a run stored in the model directory, in the order in which they are shown."""
-    if "histograms" not in model.card:
+    try:
+        edges = [float(edge) for edge in model.card["histograms"]["edges"]]
+        shares = {str(n): [float(v) for v in values] for n, values in model.card["histograms"]["shares"].items()}
+    except (KeyError, TypeError, ValueError, AttributeError):  # none, or an edited ebmcal.json
         return None
-    found = EnergyHistogram.from_json(model.card["histograms"]).to_json()
-    order = [n for prefix in ("train", "noise", "ood_", "test") for n in found["shares"] if n.startswith(prefix)]
-    return found | {"shares": {name: found["shares"][name] for name in order or found["shares"]}}
+    order = [n for prefix in ("train", "noise", "ood_", "test") for n in shares if n.startswith(prefix)]
+    return {"edges": edges, "shares": {name: shares[name] for name in order or shares}}
 
 
-async def explain_text(service: Service, text: Text) -> dict[str, Any]:
-    """The answers of all models, then the effect of each word on the energy of the first one."""
-    models = [await _explain_model(service, name, text) for name in service.engines]
-    return {"models": models, **await _word_effects(service, text, models[0])}
-
-
-async def _explain_model(service: Service, name: str, text: Text) -> dict[str, Any]:
+async def _explain(service: Service, name: str, text: Text) -> dict[str, Any]:
     (answer,) = await service.answer([text], name)
     engine = service.engines[name]
     info = engine.describe()
@@ -155,7 +115,7 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
 
 async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) -> dict[str, Any]:
     """Each word with E(text) − E(text without it): positive if the word raises the energy."""
-    text = service.engines[answer["name"]].shorten(text)
+    (text,) = service.engines[answer["name"]].prepare([text])
     first = text if isinstance(text, str) else text[0]
     spans = [match.span() for match in re.finditer(r"\S+", first)]
     shown = spans[:MAX_WORDS] if len(spans) > 1 else []
