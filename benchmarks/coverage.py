@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 
 from ebmcal.metrics import METRICS
-from ebmcal.metrics.calibration import Kind
+from ebmcal.metrics.calibration import Kind, binned_error
 from ebmcal.metrics.comparison import compare_estimates, mean_over_seeds
 from ebmcal.metrics.intervals import estimate, normal_quantile
-from ebmcal.metrics.noise_floor import binned_error
 from ebmcal.predictions.arrays import softmax
 
 RESULTS = Path(__file__).with_suffix(".json")

@@ -41,26 +41,6 @@ def test_scores_on_errors_are_undefined_without_errors():
     assert metrics.confidence_on_errors([1, 1], probs=[[0.9, 0.1]] * 2) == pytest.approx(0.9)
 
 
-def test_brier_decomposition_adds_up():
-    labels, probs = make_rows(1000)
-    parts = metrics.brier_decomposition(labels, probs=probs, n_bins=20)
-    assert parts["brier"] == pytest.approx(metrics.brier(labels, probs=probs))
-    assert parts["calibration"] + parts["refinement"] == pytest.approx(parts["binned_brier"], abs=1e-15)
-    assert parts["uncertainty"] - parts["resolution"] == pytest.approx(parts["refinement"], abs=1e-15)
-    binned = np.empty_like(probs)
-    for y in range(3):
-        codes = (probs[:, y] * 20).astype(int)
-        binned[:, y] = (np.bincount(codes, probs[:, y]) / np.maximum(np.bincount(codes), 1))[codes]
-    assert ((binned - np.eye(3)[labels]) ** 2).sum(axis=1).mean() == pytest.approx(parts["binned_brier"], abs=1e-12)
-
-
-def test_brier_decomposition_of_a_calibrated_constant_forecast():
-    parts = metrics.brier_decomposition([0, 0, 0, 1], probs=np.tile([0.75, 0.25], (4, 1)))
-    assert parts["calibration"] == pytest.approx(0.0, abs=1e-15)
-    assert parts["resolution"] == pytest.approx(0.0, abs=1e-15)
-    assert parts["refinement"] == pytest.approx(2 * 0.75 * 0.25)
-
-
 def test_human_labels():
     shares, probs = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]]
     labels = [1, 0, 0]

@@ -7,7 +7,7 @@ import pytest
 from metric_cases import make_rows
 
 from ebmcal import EbmcalError
-from ebmcal.metrics import METRICS, holm, mean_of_tests, paired_test, resampling
+from ebmcal.metrics import METRICS, classification, holm, mean_of_tests, paired_test
 from ebmcal.metrics.comparison import StandardError, compare_estimates, mean_over_seeds
 from ebmcal.metrics.intervals import estimate
 from ebmcal.predictions.arrays import softmax
@@ -176,7 +176,7 @@ def test_blocks_of_rows_give_the_test_of_rows(monkeypatch):
     labels, probs = make_rows(6000, noise=2.0)
     softer = softmax(np.log(probs) / 1.1)
     rows = paired_test("ece_classwise", labels, probs, softer, n_resamples=200)
-    monkeypatch.setattr(resampling, "MAX_ROWS", 100)
+    monkeypatch.setattr(classification, "MAX_ROWS", 100)
     blocks = paired_test("ece_classwise", labels, probs, softer, n_resamples=200)
     assert blocks.difference == rows.difference
     assert blocks.low == pytest.approx(rows.low, abs=0.3 * (rows.high - rows.low))

@@ -15,17 +15,17 @@ from ebmcal.metrics import (
     FewRowsWarning,
     Interval,
     bootstrap,
+    classification,
     compute_metrics,
     find_metric,
-    resampling,
     summarize,
-)
+)  # fmt: skip
 from ebmcal.metrics.intervals import estimate
 
 NAMES = sorted(METRICS)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if METRICS[name].statistics])
+@pytest.mark.parametrize("name", [name for name in NAMES if METRICS[name].events is None])
 def test_fast_resampling_is_slow_resampling(name):
     labels, probs = make_rows(80)
     function = METRICS[name].function
@@ -52,7 +52,7 @@ def test_an_interval_contains_the_value_and_repeats(name):
 def test_blocks_give_the_interval_of_rows(name, monkeypatch):
     labels, probs = make_rows(6000)
     rows = bootstrap(name, labels, probs=probs, n_resamples=400)
-    monkeypatch.setattr(resampling, "MAX_ROWS", 100)
+    monkeypatch.setattr(classification, "MAX_ROWS", 100)
     blocks = bootstrap(name, labels, probs=probs, n_resamples=400)
     assert blocks.value == rows.value
     width = rows.high - rows.low

@@ -8,7 +8,7 @@ from metric_cases import make_rows
 from scipy import stats
 
 from ebmcal.metrics import METRICS, bootstrap, paired_test
-from ebmcal.metrics.noise_floor import NoiseBias, binned_error, binomial_deviation
+from ebmcal.metrics.calibration import NoiseBias, binned_error, binomial_deviation
 from ebmcal.predictions.arrays import softmax
 
 RAISED = sorted(name for name, metric in METRICS.items() if metric.is_raised_by_noise)

@@ -43,7 +43,7 @@ from ebmcal.evaluation.results import (
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, METRICS
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.intervals import warn_of_notes
-from ebmcal.metrics.registry import find_metric
+from ebmcal.metrics.intervals import find_metric
 from ebmcal.predictions import Predictions, ensemble
 from ebmcal.progress import Reporter, make_reporter
 from ebmcal.run_dir import Trial

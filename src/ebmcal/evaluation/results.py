@@ -18,7 +18,7 @@ from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, OOD
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.comparison import compare_estimates, holm, mean_over_seeds
 from ebmcal.metrics.intervals import Estimate, Interval, estimate
-from ebmcal.metrics.registry import find_metric
+from ebmcal.metrics.intervals import find_metric
 from ebmcal.predictions import Predictions
 
 if TYPE_CHECKING:

@@ -10,18 +10,19 @@ C events per row, "the label is y", with the forecast P(y|x), and takes the mean
 
 Equal-width bins are [i/B, (i+1)/B), the last one closed, as comparison with the float64 numbers i/B gives them.
 Equal-mass bins hold equal shares of the rows; equal values stay in one bin (see `bin_edges`).
+
+Label noise raises calibration errors; by how much, and intervals that account for it, is at the end (`NoiseBias`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.classification import brier, confidence_and_correct
-from ebmcal.metrics.resampling import SufficientStatistics, from_statistics
-from ebmcal.predictions.arrays import as_labels_and_probs
+from ebmcal.metrics.classification import SufficientStatistics, confidence_and_correct, from_statistics
+from ebmcal.predictions.arrays import SUM_TOLERANCE, as_labels_and_probs, chunks
 
 Binning = Literal["width", "mass"]
 Kind = Literal["top_label", "class"]
@@ -29,6 +30,10 @@ Kind = Literal["top_label", "class"]
 N_BINS = 20
 #: More bins than this would hold a row or two each, and their tables would not fit in memory.
 MAX_BINS = 10_000
+CHUNK_ROWS = 1 << 14  # binned at a time, so that temporaries stay in the processor's cache
+#: Draws of labels for a noise floor without a closed form, and the maximum number of rows times classes drawn.
+N_FLOOR_DRAWS = 30
+MAX_FLOOR_ENTRIES = 1 << 22
 
 
 def ece_classwise(
@@ -39,7 +44,7 @@ def ece_classwise(
     >>> round(ece_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]]), 4)
     0.15
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    labels, probs = _validated(labels, logits, probs)
     total = 0.0
     for y in range(probs.shape[1]):
         forecast = np.ascontiguousarray(probs[:, y])
@@ -57,7 +62,7 @@ def ece_top_label(
     >>> ece_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    labels, probs = _validated(labels, logits, probs)
     confidence, correct = confidence_and_correct(labels, probs)
     gaps = np.bincount(assign_bins(confidence, n_bins, binning), weights=confidence - correct)
     return float(np.abs(gaps).sum() / len(labels))
@@ -71,8 +76,7 @@ def ece_classwise_debiased(
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return _debiased(bin_sums(labels, probs, "class", n_bins, binning))
+    return _debiased(bin_sums(*_validated(labels, logits, probs), "class", n_bins, binning))
 
 
 def ece_top_label_debiased(
@@ -83,8 +87,7 @@ def ece_top_label_debiased(
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return _debiased(bin_sums(labels, probs, "top_label", n_bins, binning))
+    return _debiased(bin_sums(*_validated(labels, logits, probs), "top_label", n_bins, binning))
 
 
 def mce_classwise(
@@ -95,8 +98,7 @@ def mce_classwise(
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return float(_largest_gap(bin_sums(labels, probs, "class", n_bins, binning)))
+    return float(_largest_gap(bin_sums(*_validated(labels, logits, probs), "class", n_bins, binning)))
 
 
 def mce_top_label(
@@ -107,39 +109,7 @@ def mce_top_label(
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return float(_largest_gap(bin_sums(labels, probs, "top_label", n_bins, binning)))
-
-
-def brier_decomposition(labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = 20) -> dict[str, float]:
-    """The parts of the Brier score of the class-wise binned forecast (Murphy 1973).
-
-    Each P(y|x) is replaced by the mean of its equal-width bin; for that forecast, summed over classes,
-
-        binned_brier = calibration + refinement        refinement = uncertainty − resolution
-
-    exactly, with calibration = Σ_b n_b/n (acc_b − conf_b)² and refinement = Σ_b n_b/n acc_b (1 − acc_b). `brier` is
-    the score of the original forecast; it is close to `binned_brier` when the bins are narrow.
-
-    >>> parts = brier_decomposition([0, 1], probs=[[0.9, 0.1], [0.9, 0.1]])
-    >>> {name: round(value, 2) for name, value in parts.items()}
-    {'brier': 0.82, 'binned_brier': 0.82, 'calibration': 0.32, 'refinement': 0.5, 'uncertainty': 0.5, 'resolution': 0.0}
-    """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    counts, forecast, hits = bin_sums(labels, probs, "class", n_bins, "width")
-    counts, n = np.maximum(counts, 1.0), len(labels)
-    calibration = float(((forecast - hits) ** 2 / counts).sum() / n)
-    refinement = float((hits * (1 - hits / counts)).sum() / n)
-    base = hits.sum(axis=1) / n
-    uncertainty = float((base * (1 - base)).sum())
-    return {
-        "brier": brier(labels, probs=probs),
-        "binned_brier": calibration + refinement,
-        "calibration": calibration,
-        "refinement": refinement,
-        "uncertainty": uncertainty,
-        "resolution": uncertainty - refinement,
-    }
+    return float(_largest_gap(bin_sums(*_validated(labels, logits, probs), "top_label", n_bins, binning)))
 
 
 @dataclass(frozen=True)
@@ -177,7 +147,7 @@ def reliability_bins(
     >>> bins.counts, bins.confidence, bins.accuracy
     (array([0, 2]), array([ nan, 0.75]), array([nan, 0.5]))
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    labels, probs = _validated(labels, logits, probs)
     if kind not in ("top_label", "class"):
         raise unknown_name("kind", kind, ["top_label", "class"])
     n_classes = probs.shape[1]
@@ -207,6 +177,18 @@ def wilson(hits: np.ndarray, counts: np.ndarray, z: float = 1.959963984540054) -
     return np.clip(middle - margin, 0, 1), np.clip(middle + margin, 0, 1)
 
 
+def _validated(labels: Any, logits: Any, probs: Any) -> tuple[np.ndarray, np.ndarray]:
+    """Labels [n] and probabilities [n, C] as they are if they are valid arrays; otherwise converted, or an error."""
+    if isinstance(probs, np.ndarray) and isinstance(labels, np.ndarray) and logits is None and probs.ndim == 2:
+        is_typed = labels.dtype == np.int64 and probs.dtype == np.float64
+        if is_typed and labels.shape == probs.shape[:1] and probs.size and labels.min() >= 0:
+            sums = probs @ np.ones(probs.shape[1])
+            is_distribution = probs.min() >= 0 and abs(sums.min() - 1) <= SUM_TOLERANCE >= abs(sums.max() - 1)
+            if is_distribution and labels.max() < probs.shape[1]:
+                return labels, probs
+    return as_labels_and_probs(labels, logits=logits, probs=probs)
+
+
 def events(labels: np.ndarray, probs: np.ndarray, kind: Kind) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Forecasts [n] and outcomes [n] (bool) of each event: one for `top_label`, C for `class`."""
     if kind == "top_label":
@@ -225,11 +207,15 @@ def assign_bins(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray
     _check_bins(n_bins, binning)
     if binning == "mass":
         return np.searchsorted(bin_edges(values, n_bins, binning)[1:-1], values, side="right")
-    bins = np.floor(values * n_bins)
-    # Multiplication rounds: with 20 bins, the float before 9/20 times 20 is 9.0. Compare with the edges themselves.
-    bins -= bins / n_bins > values
-    bins += (bins + 1) / n_bins <= values
-    return np.minimum(bins, n_bins - 1, out=bins).astype(np.intp)
+    bins = np.empty(values.shape, dtype=np.intp)
+    for start in range(0, len(values), CHUNK_ROWS):
+        part = values[start : start + CHUNK_ROWS]
+        found = np.floor(part * n_bins)
+        # Multiplication rounds: with 20 bins, the float before 9/20 times 20 is 9.0. Compare with the edges themselves.
+        found -= found / n_bins > part
+        found += (found + 1) / n_bins <= part
+        bins[start : start + CHUNK_ROWS] = np.minimum(found, n_bins - 1)
+    return bins
 
 
 def bin_edges(values: np.ndarray, n_bins: int, binning: Binning) -> np.ndarray:
@@ -305,17 +291,15 @@ def mce_statistics(
     """MCE from the bin sums; None for equal-mass bins, which move with the resample."""
     if binning != "width":
         return None
-    n_events = probs.shape[1] if kind == "class" else 1
-    size = n_events * n_bins
+    shape = (3, probs.shape[1] if kind == "class" else 1, n_bins)
 
     def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
         forecast, outcome = map(np.stack, zip(*events(labels[part], probs[part], kind), strict=True))
-        index = assign_bins(forecast, n_bins, "width") + np.arange(n_events)[:, None] * n_bins
+        index = assign_bins(forecast, n_bins, "width") + np.arange(shape[1])[:, None] * n_bins
         amounts = [np.ones_like(forecast), forecast, outcome]
-        return np.concatenate([index, index + size, index + 2 * size]), np.concatenate(amounts)
+        return np.concatenate([index + i * shape[1] * n_bins for i in range(3)]), np.concatenate(amounts)
 
-    shape = (3, n_events, n_bins)
-    return SufficientStatistics(len(labels), shape, entries, lambda sums, n: _largest_gap(sums), width=3 * n_events)
+    return SufficientStatistics(len(labels), shape, entries, lambda sums, n: _largest_gap(sums), width=3 * shape[1])
 
 
 _CELLS = 1024  # of the grid of the smooth error
@@ -368,3 +352,134 @@ def _fixed_point(residuals: np.ndarray, n: np.ndarray) -> np.ndarray:
         low, over = np.where(up, middle, low), np.where(up, found, over)
         high, under = np.where(up, high, middle), np.where(up, under, found)
     return low + (high - low) * over / (over - under)  # where the chord crosses zero
+
+
+@dataclass(frozen=True)
+class NoiseBias:
+    """How much label noise adds to a calibration error on average: `floor` if it is calibrated, at `most`, `likely`.
+
+    A binned error T = Σ_b |gap of bin b| estimates θ = Σ_b |true gap of bin b|, the error of the same model in the same
+    bins on infinitely many rows. Noise is added before the absolute value is taken, so T lies above θ on average, by a
+    bias that is bounded for any true gaps (X hits among the m rows of a bin, a the sum of their forecasts):
+
+        θ ≤ E T ≤ θ + floor,        floor = Σ_b E|X − a|  with X binomial(m, a/m)
+
+    The noise floor is the expected error of a perfectly calibrated model with these probabilities. For a true share q
+    above the forecast E|X − a| − |mq − a| = 2 E max(a − X, 0), which decreases in q, and forecasts that vary within the
+    bin lower it too (Hoeffding 1956). The interval of θ, with `se` the standard error of T, is
+
+        low  = T − z·se − floor of the bins that are not clearly miscalibrated   (noise does not raise a large gap)
+        high = the largest θ compatible with T + z·se: gaps of equal size in standard errors are hidden best by noise
+
+    and may lie entirely below T (coverage: benchmarks/coverage.py). Errors without such bins (smooth, maximum) have a
+    simulated floor and the plain bounds.
+    """
+
+    value: float  # the plain error, raised by noise
+    floor: float
+    most: float
+    likely: float
+    has_bins: bool = False  # whether the upper bound for gaps of equal size applies
+
+    def interval(self, margin: float) -> tuple[float, float]:
+        """The interval of the true error; `margin` is z standard errors of the value.
+
+        >>> low, high = NoiseBias(0.055, floor=0.06, most=0.06, likely=0.05, has_bins=True).interval(0.02)
+        >>> low, round(high, 3)
+        (0.0, 0.054)
+        """
+        low, high = max(self.value - margin - self.most, 0.0), min(self.value + margin, 1.0)
+        return low, max(_hidden_error(high, self.floor), margin) if self.has_bins else high
+
+
+@dataclass(frozen=True)
+class BinnedError:
+    """A binned error's noise bias and standard error; the error is the mean of `influence` [n], signs held fixed."""
+
+    bias: NoiseBias
+    standard_error: float
+    influence: np.ndarray
+
+
+def binned_error(
+    labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int, binning: Binning = "width"
+) -> BinnedError:
+    """The expected binned error of validated labels [n] and probabilities [n, C] with its uncertainty.
+
+    With the signs of the gaps held fixed, the error is the mean over rows of Σ_b sign_b · (forecast − outcome).
+    """
+    n, n_events = len(labels), probs.shape[1] if kind == "class" else 1
+    sums, influence = np.empty((3, n_events, n_bins)), np.zeros(n)
+    for event, (forecast, outcome) in enumerate(events(labels, probs, kind)):
+        bins = assign_bins(forecast, n_bins, binning)
+        for row, weights in enumerate((None, forecast, outcome)):
+            sums[row, event] = np.bincount(bins, weights=weights, minlength=n_bins)
+        signs = np.sign(sums[1, event] - sums[2, event]) / n_events
+        for part in chunks(n, 1):
+            influence[part] += signs[bins[part]] * (forecast[part] - outcome[part])
+    counts, forecasts, hits = sums.reshape(3, -1)[:, sums[0].ravel() > 0]
+    value = float(np.abs(forecasts - hits).sum()) / (n * n_events)
+    variance = max(float(influence @ influence) / n - value * value, 0.0)
+    bias = _bias_of_bins(value, counts, forecasts, hits)
+    return BinnedError(bias, float(np.sqrt(variance / max(n - 1, 1))), influence)
+
+
+def _bias_of_bins(value: float, counts: np.ndarray, forecast: np.ndarray, hits: np.ndarray) -> NoiseBias:
+    """Noise bias from counts, summed forecasts and hits [bins] of the non-empty bins."""
+    added = binomial_deviation(counts, forecast / counts) / counts.sum()
+    spread = np.sqrt(np.maximum(*(share * (1 - share / counts) for share in (np.minimum(forecast, counts), hits))))
+    size = np.divide(np.abs(hits - forecast), spread, out=np.zeros(len(counts)), where=spread > 0)
+    usual = np.sqrt(2 * np.log(1 + len(counts)))  # no bin of a calibrated model is likely to have a gap this large
+    floor, most = float(added.sum()), float((added * _remaining_bias(np.maximum(size - usual, 0.0))).sum())
+    likely = floor
+    if value > floor:  # if the true gaps are the observed ones, all shrunk by the factor that reproduces the value
+        from scipy.optimize import brentq
+
+        def excess(share: float) -> float:
+            return share * value + float((added * _remaining_bias(share * size)).sum()) - value
+
+        likely = (1 - float(brentq(excess, 0.0, 1.0, xtol=1e-6))) * value
+    return NoiseBias(value, floor, most, likely, has_bins=True)
+
+
+def binomial_deviation(counts: np.ndarray, shares: np.ndarray) -> np.ndarray:
+    """E|X − E X| of binomial X, by de Moivre's formula.
+
+    >>> binomial_deviation(np.array([1.0, 2.0]), np.array([0.5, 0.5]))
+    array([0.5, 0.5])
+    """
+    from scipy.special import gammaln, xlog1py, xlogy
+
+    shares = np.clip(shares, 0.0, 1.0)
+    k = np.minimum(np.floor(counts * shares) + 1, counts)
+    log_ways = gammaln(counts + 1) - gammaln(k + 1) - gammaln(counts - k + 1)
+    deviation = 2 * k * np.exp(log_ways + xlogy(k, shares) + xlog1py(counts - k + 1, -shares))
+    return np.where((shares > 0) & (shares < 1), deviation, 0.0)
+
+
+def _remaining_bias(size: np.ndarray) -> np.ndarray:
+    """The share of the noise bias left if the true gap is `size` standard errors: 1 at 0, 0 far away."""
+    return np.maximum(folded_normal(size) - size, 0.0) / np.sqrt(2 / np.pi)  # rounding must not make it negative
+
+
+def _hidden_error(seen: float, floor: float) -> float:
+    """The error of gaps that are all λ standard errors and show as `seen`: floor · E|N(λ, 1)| / E|N(0, 1)|."""
+    if seen <= floor or floor <= 0:
+        return 0.0 if floor > 0 else seen
+    from scipy.optimize import brentq
+
+    unit = floor / np.sqrt(2 / np.pi)
+    return float(unit * brentq(lambda size: folded_normal(size) - seen / unit, 0.0, seen / unit + 1))
+
+
+def simulated_bias(value: float, function: Callable[..., float], probs: np.ndarray, **options: Any) -> NoiseBias:
+    """From the mean of an error over labels drawn for the rows, or for a sample of them and scaled with 1/√n."""
+    n, n_classes = probs.shape
+    rng = np.random.default_rng(5)
+    size = max(1, min(n, 1 << 15, MAX_FLOOR_ENTRIES // n_classes))
+    sample = probs if size == n else probs[rng.choice(n, size, replace=False)]
+    steps = np.cumsum(sample, axis=1)
+    steps[:, -1] = np.inf  # rounding must not leave a draw beyond the last class
+    draws = ((steps > rng.random((size, 1))).argmax(axis=1) for _ in range(N_FLOOR_DRAWS))
+    floor = float(np.mean([function(drawn, probs=sample, **options) for drawn in draws]) * np.sqrt(size / n))
+    return NoiseBias(value, floor, floor, floor)

@@ -1,8 +1,8 @@
 """Scores of predicted classes and of probabilities: accuracy, macro F1, Matthews; NLL, Brier; human labels.
 
 Every function takes `labels` [n] and `probs` or `logits` [n, C]. The predicted class is the most probable one, of a tie
-the first. A metric is defined by what each row adds to some sums, which the bootstrap reuses (`from_statistics`); the
-tests compare them with scikit-learn.
+the first. A metric is defined by its `SufficientStatistics`, what each row adds to some sums: value = finish(sums). A
+bootstrap resample only weighs the rows differently, so what each row adds is computed once.
 
 ECE, NLL and Brier hide overconfident errors when accuracy is high, because there are few of them.
 `confidence_on_errors` and `balanced_brier` weigh errors separately.
@@ -12,17 +12,97 @@ annotators that would have to change their label. Both are 0 only if the model g
 """
 
 import functools
-from typing import Any
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.resampling import Finish, SufficientStatistics, from_statistics, mean_statistics
-from ebmcal.predictions.arrays import chunks
+from ebmcal.predictions.arrays import as_labels_and_probs, chunks
 
 #: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
 _LOOP_CLASSES = 16
 _TINY = np.finfo(np.float64).tiny
+#: Up to so many rows, and rows times classes, the bootstrap draws single rows.
+MAX_ROWS = 32_768
+MAX_ENTRIES = 1 << 22
+
+#: From sums over rows [..., *shape] of total weight n [...] to values [...].
+Finish = Callable[[np.ndarray, np.ndarray], np.ndarray]
+
+
+@dataclass(frozen=True)
+class SufficientStatistics:
+    """What each row adds to which sums, and how the sums give the metric.
+
+    `entries(part)` returns, for a slice of rows, the index of the sum that each entry adds to [k, rows] and the amount
+    [k, rows]; the index counts through the sums, which have this `shape`.
+    """
+
+    n_rows: int
+    shape: tuple[int, ...]
+    entries: Callable[[slice], tuple[np.ndarray, np.ndarray]]
+    finish: Finish
+    width: int = 1  # entries per row, for the size of chunks
+
+    def value(self) -> float:
+        """The metric on all rows."""
+        totals = np.zeros(math.prod(self.shape))
+        for part in chunks(self.n_rows, self.width):
+            index, amount = self.entries(part)
+            totals += np.bincount(index.ravel(), weights=amount.ravel(), minlength=len(totals))
+        return float(self.finish(totals.reshape(self.shape), np.array(float(self.n_rows))))
+
+
+def mean_statistics(values: np.ndarray) -> SufficientStatistics:
+    """The mean of one number per row [n].
+
+    >>> mean_statistics(np.array([1.0, 2.0, 6.0])).value()
+    3.0
+    """
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        amount = values[None, part].astype(np.float64, copy=False)
+        return np.zeros(amount.shape, dtype=np.intp), amount
+
+    return SufficientStatistics(len(values), (1,), entries, lambda sums, n: sums[..., 0] / n)
+
+
+class MetricFunction(Protocol):
+    """A metric that users call; `statistics(labels, probs, **options)` takes validated arrays, for resampling."""
+
+    statistics: Callable[..., SufficientStatistics]
+
+    def __call__(self, labels: Any, *, logits: Any = None, probs: Any = None, **options: Any) -> float: ...
+
+
+def from_statistics(statistics: Callable[..., SufficientStatistics]) -> MetricFunction:
+    """Decorator: the metric `(labels, *, logits= | probs=, **options) -> float` defined by these statistics."""
+
+    @functools.wraps(statistics)
+    def function(labels: Any, *, logits: Any = None, probs: Any = None, **options: Any) -> float:
+        return statistics(*as_labels_and_probs(labels, logits=logits, probs=probs), **options).value()
+
+    return as_metric(function, statistics)
+
+
+def as_metric(function: Any, statistics: Callable[..., SufficientStatistics]) -> MetricFunction:
+    """The function with its statistics; `help` shows the signature of the function itself, not of what it wraps."""
+    function.statistics = statistics
+    del function.__wrapped__
+    metric: MetricFunction = function
+    return metric
+
+
+def is_drawn_in_blocks(n_rows: int, n_classes: int) -> bool:
+    """Whether the bootstrap draws blocks of rows, because there are too many rows or classes to draw single rows.
+
+    >>> is_drawn_in_blocks(1000, 3), is_drawn_in_blocks(10_000, 1000)
+    (False, True)
+    """
+    return n_rows > MAX_ROWS or n_rows * n_classes > MAX_ENTRIES
 
 
 @from_statistics

@@ -21,9 +21,8 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.intervals import Estimate, Interval, checked_level, estimate, warn_of_notes
-from ebmcal.metrics.noise_floor import NoiseBias
-from ebmcal.metrics.registry import find_metric
+from ebmcal.metrics.calibration import NoiseBias
+from ebmcal.metrics.intervals import Estimate, Interval, checked_level, estimate, find_metric, warn_of_notes
 from ebmcal.predictions.arrays import as_labels_and_probs
 
 #: Power for the number of rows or seeds that would show a difference of the observed size, at 5%.

@@ -1,41 +1,154 @@
-"""Confidence intervals of metrics over the rows they were computed on, and the noise floor of calibration errors.
+"""`METRICS`, every metric by name, and confidence intervals over the rows that a metric was computed on.
+
+Adding a metric is a function, an entry in `METRICS` and a test.
 
 `estimate` is the one place that resamples rows (with replacement, as many as there are): it returns each metric's value
 and its values on the resamples, the same resamples for every metric and every model of the same rows. Intervals here
 and differences between models and means over seeds in `comparison` all derive from it, so they agree. An interval is
-the middle 95% of the resampled values; for accuracy it is Wilson's, which has a width at 0 and 1.
+the middle 95% of the resampled values; for accuracy it is Wilson's, which has a width at 0 and 1. Noise raises
+calibration errors, and resampling raises them again, so theirs is that of `calibration.NoiseBias`.
 
-Noise raises calibration errors, and resampling raises them again, so their intervals are those of `noise_floor`.
+With very many rows, `N_BLOCKS` random blocks of rows are drawn instead: sums over random blocks vary as sums over rows
+do (the spread is known to 1/√(2·N_BLOCKS) = 2% of itself), and the cost of a resample no longer grows with the rows.
+With very many classes blocks start earlier and are fewer, to bound memory.
 """
 
 import math
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError
-from ebmcal.metrics.calibration import N_BINS, wilson
-from ebmcal.metrics.noise_floor import NoiseBias, binned_error, simulated_bias
-from ebmcal.metrics.registry import DEFAULT_METRICS, METRICS, Metric, find_metric
-from ebmcal.metrics.resampling import MAX_ROWS, SufficientStatistics, Units, draw_weights, mean_statistics
+from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.metrics import calibration, classification, selective
+from ebmcal.metrics.calibration import N_BINS, Kind, NoiseBias, binned_error, mce_statistics, simulated_bias, wilson
+from ebmcal.metrics.classification import MAX_ROWS, SufficientStatistics, is_drawn_in_blocks, mean_statistics
 from ebmcal.metrics.selective import DETECTION, ood_counts, ood_detection
 from ebmcal.predictions.arrays import as_labels_and_probs, chunks
 
 if TYPE_CHECKING:
     from ebmcal.predictions import Predictions
 
+N_BLOCKS = 2_048
+MIN_BLOCKS = 128
+MAX_TABLE = 1 << 24  # sums times blocks, 128 MB
+SUMS_PER_CLASS = 60  # three in each of 20 bins
+_CHUNK_NUMBERS = 1 << 21  # 16 MB of weights and sums at a time
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A function `(labels, *, logits= | probs=, **options) -> float` and its properties.
+
+    >>> METRICS["ece_classwise"].title, METRICS["ece_classwise"].higher_is_better
+    ('ECE class-wise', False)
+    """
+
+    function: Callable[..., float]
+    title: str
+    higher_is_better: bool = False
+    bounds: tuple[float, float] = (0.0, 1.0)
+    is_binned: bool = False  # takes n_bins and binning
+    is_raised_by_noise: bool = False  # has a noise floor
+    events: Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
+    own_statistics: Callable[..., SufficientStatistics | None] | None = None  # if the function has none
+
+    def statistics(self, labels: np.ndarray, probs: np.ndarray, **options: Any) -> SufficientStatistics | None:
+        """What is resampled; None: the metric itself is, one resample at a time."""
+        make = self.own_statistics or getattr(self.function, "statistics", None)
+        return None if make is None else make(labels, probs, **options)
+
+
+def find_metric(name_or_function: str | Callable[..., float]) -> Metric:
+    """The metric of a name, or a metric made from a function `(labels, *, probs) -> float`.
+
+    >>> find_metric("nll").higher_is_better
+    False
+    """
+    if callable(name_or_function):
+        known = (m for m in METRICS.values() if m.function is name_or_function)
+        title = getattr(name_or_function, "__name__", "metric")
+        return next(known, Metric(name_or_function, title, higher_is_better=True, bounds=(-np.inf, np.inf)))
+    if name_or_function not in METRICS:
+        raise unknown_name("metric", str(name_or_function), METRICS)
+    return METRICS[name_or_function]
+
+
+def _ece(function: Callable[..., float], title: str, kind: Kind, *, debiased: bool = False) -> Metric:
+    return Metric(function, title, is_binned=True, is_raised_by_noise=not debiased, events=kind)
+
+
+def _mce(function: Callable[..., float], title: str, kind: Kind) -> Metric:
+    statistics = partial(mce_statistics, kind=kind)
+    return Metric(function, title, is_binned=True, is_raised_by_noise=True, own_statistics=statistics)
+
+
+def _by_name(*metrics: Metric) -> dict[str, Metric]:
+    return {metric.function.__name__: metric for metric in metrics}
+
+
+METRICS: dict[str, Metric] = _by_name(
+    Metric(classification.accuracy, "accuracy", True),
+    Metric(classification.macro_f1, "macro F1", True),
+    Metric(classification.matthews, "Matthews correlation", True, bounds=(-1.0, 1.0)),
+    _ece(calibration.ece_classwise, "ECE class-wise", "class"),
+    _ece(calibration.ece_top_label, "ECE top-label", "top_label"),
+    _ece(calibration.ece_classwise_debiased, "ECE class-wise, debiased", "class", debiased=True),
+    _ece(calibration.ece_top_label_debiased, "ECE top-label, debiased", "top_label", debiased=True),
+    _mce(calibration.mce_classwise, "MCE class-wise", "class"),
+    _mce(calibration.mce_top_label, "MCE top-label", "top_label"),
+    Metric(calibration.smooth_ece, "smooth ECE top-label", is_raised_by_noise=True),
+    Metric(classification.nll, "NLL", bounds=(0.0, np.inf)),
+    Metric(classification.brier, "Brier", bounds=(0.0, 2.0)),
+    Metric(classification.balanced_brier, "balanced Brier"),
+    Metric(classification.confidence_on_errors, "confidence on errors"),
+    Metric(selective.aurc, "AURC"),
+    Metric(selective.error_auroc, "AUROC for errors", True),
+    Metric(selective.accuracy_at_coverage, "accuracy at 80% coverage", True),
+    Metric(selective.coverage_at_risk, "coverage at 5% risk", True),
+)
+
+#: Metrics that need the shares of several human labels per row; computed if the predictions have them.
+HUMAN_METRICS: dict[str, Metric] = _by_name(
+    Metric(classification.human_kl, "KL from human labels", bounds=(0.0, np.inf)),
+    Metric(classification.human_tv, "total variation from human labels"),
+)
+
+
+#: Shown first in tables and compared in paired tests.
+HEADLINE_METRICS: tuple[str, ...] = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
+
+#: Computed by default.
+DEFAULT_METRICS: tuple[str, ...] = (
+    *("accuracy", "macro_f1", "matthews", "ece_classwise", "ece_top_label", "ece_top_label_debiased", "smooth_ece"),
+    *("nll", "brier", "balanced_brier", "confidence_on_errors", "aurc", "error_auroc", "accuracy_at_coverage"),
+)
+
+
+def compute_metrics(eval_prediction: Any) -> dict[str, float]:
+    """The default metrics for `transformers.Trainer(compute_metrics=...)`: logits and label ids in, numbers out.
+
+    >>> from types import SimpleNamespace
+    >>> outcome = compute_metrics(SimpleNamespace(predictions=[[2.0, 0.0]], label_ids=[0]))
+    >>> outcome["accuracy"]
+    1.0
+    """
+    logits = eval_prediction.predictions
+    if isinstance(logits, tuple):  # models that also return hidden states
+        logits = logits[0]
+    labels, probs = as_labels_and_probs(eval_prediction.label_ids, logits=logits)
+    return {name: METRICS[name].function(labels, probs=probs) for name in DEFAULT_METRICS}
+
+
 #: Name → metric and the options of its function.
 Requested = Mapping[str, tuple[Metric, dict[str, Any]]]
 
 
 class FewRowsWarning(UserWarning):
-    """There are too few rows for the number of bins: the number is mostly noise.
-
-    For example, `warnings.simplefilter("error", FewRowsWarning)` rejects such numbers.
-    """
+    """There are too few rows for the number of bins: the number is mostly noise."""
 
 
 @dataclass(frozen=True)
@@ -76,12 +189,9 @@ def bootstrap(
     >>> interval.low <= interval.value <= interval.high, interval.value
     (True, 0.75)
     """
-    checked_level(level)
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    estimates = estimate({"it": (find_metric(metric), options)}, labels, probs, n_resamples=n_resamples, seed=seed)
-    if warn:
-        warn_of_notes(estimates.values())
-    return estimates["it"].interval(level)
+    requested: Requested = {"it": (find_metric(metric), options)}
+    return _intervals(requested, labels, probs, n_resamples, seed, level, warn)["it"]
 
 
 def summarize(
@@ -100,10 +210,15 @@ def summarize(
     >>> summarize(p, ["accuracy", "brier"], n_resamples=10, warn=False)["accuracy"].value
     1.0
     """
-    checked_level(level)
     requested: Requested = {name: (find_metric(name), {}) for name in metrics}
     known = predictions.labelled()
-    labels, probs = as_labels_and_probs(known.labels, probs=known.probs)
+    return _intervals(requested, known.labels, known.probs, n_resamples, seed, level, warn)
+
+
+def _intervals(
+    requested: Requested, labels: np.ndarray, probs: np.ndarray, n_resamples: int, seed: int, level: float, warn: bool
+) -> dict[str, Interval]:
+    checked_level(level)
     estimates = estimate(requested, labels, probs, n_resamples=n_resamples, seed=seed)
     if warn:
         warn_of_notes(estimates.values())
@@ -177,12 +292,16 @@ def estimate(
     n_sums = 0
     # Binned errors first: with very many rows they need the most memory, and the tables of the others need some too.
     for name, (metric, options) in sorted(requested.items(), key=lambda item: item[1][0].events is None):
-        statistics = metric.statistics and metric.statistics(labels, probs, **options)
+        statistics = metric.statistics(labels, probs, **options)
         if metric.events is not None:
             error = binned_error(labels, probs, kind=metric.events, **{"n_bins": N_BINS, **options})
             biases[name], statistics = (error.bias, error.standard_error), mean_statistics(error.influence)
-        readers[name] = _reader(metric, options, labels, probs, units, statistics)
-        n_sums = max(n_sums, math.prod(statistics.shape) if statistics else 0)
+            del error
+        if statistics is None:
+            readers[name] = units.slow_reader(metric.function, labels, probs, options)
+        else:
+            readers[name], n_sums = units.reader(statistics), max(n_sums, math.prod(statistics.shape))
+        del statistics  # it keeps arrays as long as the rows alive
     drawn: dict[str, list[np.ndarray]] = {name: [np.empty(0)] for name in readers}
     for weights in draw_weights(len(units.sizes), n_resamples, seed, n_sums):
         for name, read in readers.items():
@@ -200,23 +319,78 @@ def estimate(
     return estimates
 
 
-def _reader(
-    metric: Metric, options: dict[str, Any], labels: np.ndarray, probs: np.ndarray, units: Units,
-    statistics: SufficientStatistics | None,
-) -> Callable[[np.ndarray], np.ndarray]:  # fmt: skip
-    """The function from weights [n_units, r] to the metric on these resamples [r]; one by one without statistics."""
-    if statistics is not None:
-        return units.reader(statistics)
+class Units:
+    """What is drawn: single rows, or random blocks of equal size (up to one row); `block` [n] is that of each row."""
 
-    def read(weights: np.ndarray) -> np.ndarray:
-        values = []
-        for column in weights.T.astype(np.intp):
-            rows = np.repeat(np.arange(len(labels)), column if units.block is None else column[units.block])
-            drawn = {name: np.asarray(v)[rows] if np.ndim(v) == 1 else v for name, v in options.items()}
-            values.append(metric.function(labels[rows], probs=probs[rows], **drawn))
-        return np.array(values)
+    def __init__(self, n_rows: int, n_classes: int, seed: int):
+        self.block: np.ndarray | None = None
+        self.sizes = np.ones(n_rows)
+        if is_drawn_in_blocks(n_rows, n_classes):
+            n_blocks = min(n_rows, N_BLOCKS, max(MIN_BLOCKS, MAX_TABLE // (SUMS_PER_CLASS * n_classes)))
+            self.block = (np.arange(n_rows) % n_blocks).astype(np.uint16)
+            np.random.default_rng([seed, 1]).shuffle(self.block)
+            self.sizes = np.bincount(self.block).astype(np.float64)
 
-    return read
+    def reader(self, statistics: SufficientStatistics) -> Callable[[np.ndarray], np.ndarray]:
+        """The function from weights [n_units, r] to the metric on these resamples [r]; it keeps only the table."""
+        table, finish, shape = self._table(statistics), statistics.finish, statistics.shape
+
+        def read(weights: np.ndarray) -> np.ndarray:
+            sums, n = table @ weights, self.sizes @ weights
+            # A few resamples at a time stay in the processor's cache.
+            parts = chunks(len(n), len(sums))
+            return np.concatenate([finish(sums[:, part].T.reshape(-1, *shape), n[part]) for part in parts])
+
+        return read
+
+    def _table(self, statistics: SufficientStatistics) -> Any:
+        """What each unit adds to each sum [n_sums, n_units]: sparse for rows, dense for blocks."""
+        n_sums, n_units = math.prod(statistics.shape), len(self.sizes)
+        if self.block is None:
+            from scipy.sparse import coo_array
+
+            index, amount = statistics.entries(slice(0, n_units))
+            rows = np.broadcast_to(np.arange(n_units), index.shape)
+            return coo_array((amount.ravel(), (index.ravel(), rows.ravel())), shape=(n_sums, n_units)).tocsc()
+        table = np.zeros(n_sums * n_units)
+        for part in chunks(statistics.n_rows, statistics.width):
+            index, amount = statistics.entries(part)
+            np.add.at(table, (index.astype(np.intp) * n_units + self.block[part]).ravel(), amount.ravel())
+        return table.reshape(n_sums, n_units)
+
+    def slow_reader(
+        self, function: Callable[..., float], labels: np.ndarray, probs: np.ndarray, options: dict[str, Any]
+    ) -> Callable[[np.ndarray], np.ndarray]:
+        """The same for a metric without statistics, one resample at a time; options with a value per row follow."""
+
+        def read(weights: np.ndarray) -> np.ndarray:
+            values = []
+            for column in weights.T.astype(np.intp):
+                rows = np.repeat(np.arange(len(labels)), column if self.block is None else column[self.block])
+                drawn = {name: np.asarray(v)[rows] if np.ndim(v) == 1 else v for name, v in options.items()}
+                values.append(function(labels[rows], probs=probs[rows], **drawn))
+            return np.array(values)
+
+        return read
+
+
+def draw_weights(n_units: int, n_resamples: int, seed: int, n_sums: int) -> Iterator[np.ndarray]:
+    """How often each unit was drawn [n_units, r] in r resamples at a time, few enough for their sums to fit memory."""
+    bits = np.random.PCG64([seed, 2])
+    step = int(np.clip(_CHUNK_NUMBERS // (n_units + n_sums), 1, 64))
+    for start in range(0, n_resamples, step):
+        counts = np.empty((min(step, n_resamples - start), n_units), dtype=np.uint8)  # no unit is drawn 256 times
+        for row in counts:
+            row[:] = _draw(bits, n_units)
+        yield np.ascontiguousarray(counts.T, dtype=np.float64)  # a sparse table times this runs along resamples
+
+
+def _draw(bits: np.random.PCG64, n: int) -> np.ndarray:
+    """How often each of n units is drawn in n draws."""
+    # The upper half of 32 random bits times n: uniform to n/2³², and faster than `Generator.integers`.
+    words = bits.random_raw((n + 1) // 2).view(np.uint32)[:n]
+    picked = (words * np.uint64(n)) >> np.uint64(32)
+    return np.bincount(picked.view(np.int64), minlength=n)
 
 
 def normal_quantile(level: float) -> float:
@@ -259,4 +433,4 @@ def _few_rows_notes(metric: Metric, n_rows: int, options: dict[str, Any]) -> tup
 def warn_of_notes(estimates: Iterable[Estimate]) -> None:
     """Emit the notes of estimates as warnings, each once."""
     for note in sorted({note for found in estimates for note in found.notes}):
-        warnings.warn(note, FewRowsWarning, stacklevel=4)
+        warnings.warn(note, FewRowsWarning, stacklevel=5)

@@ -16,8 +16,13 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.classification import confidence_and_correct
-from ebmcal.metrics.resampling import MetricFunction, SufficientStatistics, as_metric, is_drawn_in_blocks
+from ebmcal.metrics.classification import (
+    MetricFunction,
+    SufficientStatistics,
+    as_metric,
+    confidence_and_correct,
+    is_drawn_in_blocks,
+)  # fmt: skip
 from ebmcal.predictions.arrays import as_labels_and_probs, as_logits, as_probs, as_scores, chunks
 
 MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
@@ -46,6 +51,13 @@ def _from_counts(formula: Callable[..., np.ndarray]) -> MetricFunction:
         return SufficientStatistics(len(labels), (2, len(levels)), entries, finish)
 
     return as_metric(function, statistics)
+
+
+def _auroc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
+    n_correct, n_wrong = correct.sum(axis=-1), wrong.sum(axis=-1)
+    below = n_wrong[..., None] - np.cumsum(wrong, axis=-1) + wrong / 2  # a tie counts half
+    pairs = n_correct * n_wrong
+    return np.divide((correct * below).sum(axis=-1), pairs, out=np.full(np.shape(pairs), np.nan), where=pairs > 0)
 
 
 @_from_counts
@@ -159,13 +171,6 @@ def score_levels(scores: np.ndarray, max_levels: int | None) -> np.ndarray:
     return np.unique(np.sort(scores)[np.linspace(0, len(scores), max_levels, endpoint=False).astype(np.intp)])
 
 
-def _auroc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    n_correct, n_wrong = correct.sum(axis=-1), wrong.sum(axis=-1)
-    below = n_wrong[..., None] - np.cumsum(wrong, axis=-1) + wrong / 2  # a tie counts half
-    pairs = n_correct * n_wrong
-    return np.divide((correct * below).sum(axis=-1), pairs, out=np.full(np.shape(pairs), np.nan), where=pairs > 0)
-
-
 _HARMONIC = np.concatenate([[0.0], np.cumsum(1.0 / np.arange(1, 1 << 16))])
 
 
@@ -191,11 +196,11 @@ def ood_scores(kind: str, *, logits: Any = None, probs: Any = None, energies: An
 
     if kind not in OOD_SCORES:
         raise unknown_name("OOD score", kind, OOD_SCORES)
-    if kind == "energy" and energies is not None:
-        return -as_scores(energies, "energies")
-    if kind == "energy" and logits is None:
-        raise EbmcalError("Scores by energy need energies= or logits=; probabilities do not determine the energy.")
     if kind == "energy":
+        if energies is not None:
+            return -as_scores(energies, "energies")
+        if logits is None:
+            raise EbmcalError("Scores by energy need energies= or logits=; probabilities do not determine the energy.")
         return np.asarray(logsumexp(as_logits(logits).astype(np.float64, copy=False), axis=1))
     probs = as_probs(logits=logits, probs=probs)
     # Minus the entropy: a confident row is more in-distribution.
