@@ -1,4 +1,4 @@
-"""The routes of the web UI: explanation of a text, effect of words, histograms, the page."""
+"""The routes of the web UI: explanation of a text, effect of words, evaluation of a file, histograms, the page."""
 
 import json
 import shutil
@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from server_tools import call, fit_rule, fitted_temperature, running, save_classifier
+from server_tools import NAMES, call, fit_rule, fitted_temperature, running, save_classifier
 
 import ebmcal
 from ebmcal.calibration import save_calibrator
@@ -131,6 +131,78 @@ def test_the_ood_score_is_shown_by_its_name(tmp_path):
     assert found[1]["explanation"].startswith("out-of-distribution (p = ")
 
 
+# Files
+
+
+def upload(app, content, **columns):
+    """The report of a file, or the refusal."""
+    headers = {"content-type": "text/csv"}
+    created = call(app, "POST", "/ui/report", content=content, headers=headers, params=columns)
+    return call(app, "GET", f"/{created.json()['report']}") if created.status_code == 200 else created
+
+
+def describe(app, content):
+    return call(app, "POST", "/ui/columns", content=content, headers={"content-type": "text/csv"})
+
+
+@pytest.mark.parametrize(
+    ("content", "text", "label", "is_predictions"),
+    [
+        (b"text,label\na,good\n", "text", "label", False),
+        (b"id;category;sentence\n1;good;a\n", "sentence", "category", False),
+        (b"comment\tverdict\na\tgood\n", "comment", "verdict", False),
+        (b"n,verdict,comment\n1,good,a fine film\n2,bad,a dull one\n", "comment", "verdict", False),
+        (b"\xef\xbb\xbfnumber,label,prob_no,prob_yes\n1,no,0.9,0.1\n", None, "label", True),
+    ],
+)
+def test_columns_are_listed_and_guessed(app, content, text, label, is_predictions):
+    found = describe(app, content).json()
+    assert (found["label"], found["is_predictions"]) == (label, is_predictions)
+    assert is_predictions or found["text"] == text
+    assert {found["text"], label} <= set(found["columns"])
+
+
+@pytest.mark.parametrize("names", [("text", "label"), ("comment", "verdict")])
+def test_labelled_texts_get_a_report_of_the_chosen_columns(app, names):
+    lines = [f'{i},"{text}",{NAMES[i % 3]}' for i, text in enumerate(SENTENCES[:60])]
+    response = upload(app, "\n".join([f"n,{','.join(names)}", *lines]).encode(), text=names[0], label=names[1])
+    assert response.status_code == 200, response.text
+    assert response.headers["content-type"].startswith("text/html")
+    assert "films" in response.text
+    assert "plain" in response.text
+
+
+def test_predictions_get_a_report_of_the_chosen_label(app):
+    lines = ["no,0.9,0.1", "yes,0.2,0.8", "yes,0.7,0.3"] * 10
+    response = upload(app, "\n".join(["truth,prob_no,prob_yes", *lines]).encode(), label="truth")
+    assert response.status_code == 200, response.text
+    assert "your file" in response.text
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "message"),
+    [
+        (b"", {}, "Empty CSV file"),
+        (b"text,tag\na,b\n", {}, "Unknown column 'label'"),
+        (b"text,label\na,good\n", {"text": "txt"}, "Did you mean 'text'"),
+        (b"text,label\nfine,wonderful\n", {}, "wonderful"),
+        (b"text,label\n", {}, "row"),
+        (b"\xff\xfe\x00", {}, "utf-16"),
+        (b"label,prob_no,prob_yes\nno,2,3\n", {}, "prob"),
+        (b"label,prob_no,prob_yes\nno,0.2,0.8\n", {"label": "lable"}, "Did you mean 'label'"),
+        (b"text,label\n" + b"a joy,good\n" * 2001, {}, "at most 2,000"),
+    ],
+)
+def test_a_file_that_cannot_be_evaluated_is_refused_with_the_reason(app, content, columns, message):
+    response = upload(app, content, **columns)
+    assert (response.status_code, message in response.json()["error"]) == (422, True), response.text
+    assert "/tmp" not in response.text
+
+
+def test_only_existing_reports_are_sent(app):
+    assert call(app, "GET", "/ui/report/x").status_code == 404
+
+
 # The page
 
 
@@ -152,8 +224,8 @@ def test_the_page_uses_nothing_from_other_servers(app):
 def test_the_api_key_protects_everything_but_the_page(models):
     with running(create_app({"films": models["films"]}, api_key="k", extend=add_ui)) as app:
         codes = [call(app, "GET", path).status_code for path in ("/", "/ui.js", "/ui/about")]
-        codes.append(explain(app, text="a").status_code)
-    assert codes == [200, 200, 401, 401]
+        codes += [explain(app, text="a").status_code, upload(app, b"").status_code, describe(app, b"").status_code]
+    assert codes == [200, 200, 401, 401, 401, 401]
 
 
 @pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH")

@@ -1,4 +1,4 @@
-"""The web UI in Chromium: typing, keyboard, narrow and dark. Skipped without a browser.
+"""The web UI in Chromium: typing, keyboard, a file, errors, narrow and dark. Skipped without a browser.
 
 The page is served with one more script, which acts on it and writes what it found into it; `--dump-dom` returns it.
 """
@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 import uvicorn
 from fastapi import Response
-from server_tools import fit_rule, fitted_temperature, save_classifier
+from server_tools import NAMES, fit_rule, fitted_temperature, save_classifier
 
 import ebmcal
 from ebmcal.calibration import save_calibrator
@@ -145,6 +145,40 @@ def neighbours(ticks, places):
     return zip(ticks, ticks[1:], places, places[1:], strict=False)
 
 
+@pytest.mark.slow
+def test_a_file_is_evaluated_with_the_chosen_columns(site, tmp_path):
+    lines = "\\n".join(f"{text.replace(',', '')},{NAMES[i % 3]}" for i, text in enumerate(SENTENCES[:30]))
+    script = f"""
+      const send = async (text) => {{ $("pasted").value = text; $("file-form").requestSubmit(); await settled(); }};
+      await send("");
+      const empty = [$("file-status").textContent, $("file-status").className, $("report").hidden];
+      $("pasted").value = "n,verdict,comment\\n1,good,a";
+      $("pasted").dispatchEvent(new Event("change"));
+      await settled();
+      const columns = {{shown: !$("columns").hidden, options: [...$("text-column").options].map((o) => o.value),
+        text: $("text-column").value, label: $("label-column").value, pair: $("pair-choice").hidden}};
+      $("text-column").value = "n";
+      $("label-column").value = "comment";
+      await send("n,verdict,comment\\n1,good,a");
+      const wrong = $("file-status").textContent;
+      const loaded = new Promise((done) => $("report").addEventListener("load", () => done(true)));
+      await send("comment,verdict\\n{lines}");
+      const page = await (await fetch($("report").src)).text();
+      return {{empty, columns, wrong, loaded: await loaded, refused, page: page.slice(0, 15),
+        shown: !$("report").hidden, save: $("save").download, status: $("file-status").textContent}};
+    """
+    # In a process of its own, the frame would wait for ever: its clock stands still.
+    found = act(site, tmp_path, script, "--disable-features=IsolateSandboxedIframes")
+    assert "Choose a file" in found["empty"][0]
+    assert found["empty"][1:] == ["error", True]
+    assert found["columns"] == {
+        "shown": True, "options": ["n", "verdict", "comment"], "text": "n", "label": "verdict", "pair": True,
+    }  # fmt: skip
+    assert "'a'" in found["wrong"], "it is not a label"
+    assert (found["loaded"], found["refused"], found["page"].lower()) == (True, [], "<!doctype html>")
+    assert (found["shown"], found["save"], found["status"]) == (True, "report.html", "")
+
+
 LOOKS = {
     "narrow": ("--window-size=500,900", ["rgb(255, 255, 255)", "rgb(27, 31, 36)"]),
     "dark": ("--blink-settings=preferredColorScheme=0", ["rgb(21, 24, 28)", "rgb(230, 233, 236)"]),
@@ -168,6 +202,6 @@ def test_narrow_and_dark(site, tmp_path, look):
     found = act(site, tmp_path, script, flag)
     assert found["page"] <= found["window"] + 1
     assert found["colours"] == colours
-    focusable = ["TEXTAREA#text", "BUTTON", "SUMMARY", "SUMMARY"]
+    focusable = ["TEXTAREA#text", "BUTTON", "SUMMARY", "SUMMARY", "INPUT#file", "TEXTAREA#pasted", "BUTTON"]
     assert found["focusable"] == focusable
     assert found["labelled"]

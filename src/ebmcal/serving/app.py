@@ -160,24 +160,32 @@ def require_key(api_key: str | None) -> dict[str, Any]:
     return {"dependencies": [Depends(check), Depends(scheme)], "responses": refused}
 
 
-async def respond(request: Request, service: Service, work: Callable[[bytes], Awaitable[Any]]) -> Response:
-    """Read a JSON body within the limits and send what `work` makes of it, as JSON.
+async def respond(
+    request: Request,
+    service: Service,
+    work: Callable[[bytes], Awaitable[Any]],
+    *,
+    media_type: str = "application/json",
+    max_body: int | None = None,
+    timeout: float | None = None,
+) -> Response:
+    """Read a body within the limits and send what `work` makes of it, as JSON.
 
     The work is cancelled after the timeout or when the client is gone. An `EbmcalError` becomes a 422.
     """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != "application/json":
-        raise HTTPException(415, f"Expected Content-Type: application/json, got {media_type or 'none'}.")
-    body = bytearray()
+    given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if given != media_type:
+        raise HTTPException(415, f"Expected a body of type {media_type} (header Content-Type), got {given or 'none'}.")
+    seconds, body = timeout or service.limits.timeout, bytearray()
 
     async def read_and_work() -> Any:
-        await _read_body(request, service, body)
+        await _read_body(request, service, body, max_body or service.limits.max_body)
         return await _unless_disconnected(request, work(bytes(body)))
 
     try:
-        return JSONResponse(await asyncio.wait_for(read_and_work(), service.limits.timeout))
+        return JSONResponse(await asyncio.wait_for(read_and_work(), seconds))
     except asyncio.TimeoutError as error:
-        message = f"The request took longer than {service.limits.timeout:g} s. Send fewer texts or try later."
+        message = f"The request took longer than {seconds:g} s. Send fewer texts or try later."
         raise HTTPException(504, message) from error
     except ClientDisconnect as error:
         raise HTTPException(499, "The client closed the connection.") from error
@@ -187,8 +195,7 @@ async def respond(request: Request, service: Service, work: Callable[[bytes], Aw
         service.n_buffered -= len(body)
 
 
-async def _read_body(request: Request, service: Service, body: bytearray) -> None:
-    max_body = service.limits.max_body
+async def _read_body(request: Request, service: Service, body: bytearray, max_body: int) -> None:
     too_large = HTTPException(413, f"The body is larger than {max_body} bytes. Split it.")
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > max_body:

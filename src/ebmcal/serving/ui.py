@@ -1,16 +1,20 @@
-"""The web UI: a page next to the API on which texts can be tried. `ebmcal serve MODEL --ui`.
+"""The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
 
-`static/` is sent to the browser: plain HTML, CSS and JavaScript without any other source.
+This module explains the answer to a text; `ui_files` evaluates an uploaded file; `static/` is sent to the browser: plain
+HTML, CSS and JavaScript without any other source.
 """
 
+import asyncio
 import re
+import secrets
 from collections.abc import Callable
 from importlib import resources
 from typing import Any
 
 import numpy as np
 from fastapi import FastAPI, Request, Response
-from fastapi.responses import JSONResponse
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
 
 from ebmcal.model import Model
 from ebmcal.predictions.arrays import softmax
@@ -21,16 +25,20 @@ from ebmcal.serving.app import require_key, respond
 from ebmcal.serving.batcher import Text
 from ebmcal.serving.schema import parse_request
 from ebmcal.serving.service import Service
+from ebmcal.serving.ui_files import describe_columns, predict_file, report_html
 
-#: What the page may do: use files of this server.
+#: What the page may do: use files of this server and show a report in a frame.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; "
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/ui.js": ("ui.js", "text/javascript")}
 
 #: Words that are left out one at a time; of a longer text the first ones.
 MAX_WORDS = 100
+
+#: Limits of uploaded files: bytes, seconds for a report, reports that are kept.
+MAX_FILE, REPORT_TIMEOUT, KEPT_REPORTS = 5_000_000, 600.0, 8
 
 
 def add_ui(app: FastAPI, service: Service) -> None:
@@ -58,6 +66,41 @@ def add_ui(app: FastAPI, service: Service) -> None:
             return {"models": models, **await _word_effects(service, text, models[0])}
 
         return await respond(request, service, explain_first)
+
+    _add_file_routes(app, service, protected)
+
+
+def _add_file_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> None:
+    reports: dict[str, str] = {}
+    one_at_a_time = asyncio.Lock()  # a report needs a lot of memory
+    limits: dict[str, Any] = {"media_type": "text/csv", "max_body": MAX_FILE}
+
+    @app.post("/ui/columns", **protected)
+    async def columns(request: Request) -> Response:
+        async def describe(content: bytes) -> dict[str, Any]:
+            return describe_columns(next(iter(service.engines.values())).model, content)
+
+        return await respond(request, service, describe, **limits)
+
+    @app.post("/ui/report", **protected)
+    async def report(request: Request, text: str = "text", text_pair: str = "", label: str = "label") -> Response:
+        async def create(content: bytes) -> dict[str, str]:
+            async with one_at_a_time:
+                predictions = await predict_file(service, content, text, text_pair or None, label)
+                html = await asyncio.to_thread(report_html, predictions)
+            name = secrets.token_urlsafe(16)
+            reports[name] = html
+            if len(reports) > KEPT_REPORTS:
+                del reports[next(iter(reports))]
+            return {"report": f"ui/report/{name}"}
+
+        return await respond(request, service, create, **limits, timeout=REPORT_TIMEOUT)
+
+    @app.get("/ui/report/{name}", include_in_schema=False)  # a frame cannot send the API key: the name is a secret
+    async def stored_report(name: str) -> Response:
+        if name not in reports:
+            raise HTTPException(404, "This report does not exist any more. Create it again.")
+        return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
 
 
 def _file(name: str, media_type: str) -> Callable[[], Any]:

@@ -35,21 +35,21 @@ async function request(path, body, type) {
   return response.json();
 }
 
-function report(text, isError = false) {
-  $("status").textContent = text;
-  $("status").className = isError ? "error" : "muted";
+function report(place, text, isError = false) {
+  place.textContent = text;
+  place.className = isError && text ? "error" : "muted";
 }
 
-// The button is disabled meanwhile; the status line shows progress and errors.
-async function submit() {
-  const button = $("text-form").querySelector("button");
+// Runs an action of a form: its button is disabled and its status line shows progress and errors.
+async function run(form, status, progress, action) {
+  const button = $(form).querySelector("button");
   button.disabled = true;
-  report("…");
+  report($(status), progress);
   try {
-    await classify();
-    report("");
+    await action();
+    report($(status), "");
   } catch (error) {
-    report(error.message, true);
+    report($(status), error.message, true);
   } finally {
     button.disabled = false;
   }
@@ -59,10 +59,10 @@ async function start() {
   try {
     about = await request("ui/about");
     $("models").textContent = about.models.join(" compared with ");
-    $("second").hidden = !about.is_pair;
+    $("second").hidden = $("pair-choice").hidden = !about.is_pair;
     $("locked").hidden = true;
   } catch (error) {
-    report(error.message, true);
+    report($("status"), error.message, true);
   }
 }
 
@@ -248,10 +248,57 @@ function words(result, text) {
   return [marked, note, more];
 }
 
-$("text-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  submit();
-});
+// A file
+
+let described = null;  // the content that the shown columns belong to
+
+async function fileContent() {
+  const text = $("file").files.length ? await $("file").files[0].text() : $("pasted").value;
+  if (!text.trim()) throw new Error("Choose a file or paste its content.");
+  return text;
+}
+
+async function showColumns(text) {
+  const found = await request("ui/columns", text, "text/csv");
+  described = text;
+  const fill = (id, chosen, isOptional) => {
+    const names = isOptional ? ["", ...found.columns] : found.columns;
+    $(id).replaceChildren(...names.map((name) => make("option", name || "(none)", { value: name })));
+    $(id).value = chosen ?? "";
+  };
+  fill("text-column", found.text, false);
+  fill("pair-column", found.text_pair, true);
+  fill("label-column", found.label, false);
+  $("text-choice").hidden = found.is_predictions;
+  $("pair-choice").hidden = found.is_predictions || !about.is_pair;
+  $("columns").hidden = false;
+}
+
+async function createReport() {
+  $("report").hidden = $("save").hidden = true;
+  const text = await fileContent();
+  if (text !== described) await showColumns(text);
+  const columns = new URLSearchParams({ label: $("label-column").value });
+  if (!$("text-choice").hidden) columns.set("text", $("text-column").value);
+  if (!$("pair-choice").hidden && $("pair-column").value) columns.set("text_pair", $("pair-column").value);
+  const created = await request("ui/report?" + columns, text, "text/csv");
+  $("report").src = $("save").href = created.report;
+  $("report").hidden = $("save").hidden = false;
+  $("report").scrollIntoView({ block: "nearest" });
+}
+
+function submitted(form, status, progress, action) {
+  $(form).addEventListener("submit", (event) => {
+    event.preventDefault();
+    run(form, status, progress, action);
+  });
+}
+
+submitted("text-form", "status", "…", classify);
+submitted("file-form", "file-status", "Working; a thousand rows may take a minute …", createReport);
+for (const id of ["file", "pasted"]) {
+  $(id).addEventListener("change", () => run("file-form", "file-status", "…", async () => showColumns(await fileContent())));
+}
 $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("text-form").requestSubmit();
 });
