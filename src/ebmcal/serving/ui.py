@@ -1,7 +1,7 @@
 """The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
 
-This module explains the answer to a text; `ui_files` evaluates an uploaded file; `static/` is sent to the browser: plain
-HTML, CSS and JavaScript without any other source.
+This module explains the answer to a text, `ui_files` evaluates an uploaded file. `static/` is sent to the browser:
+plain HTML, CSS and JavaScript without any other source.
 """
 
 import asyncio
