@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.special import log_softmax, stdtrit
 
-from ebmcal.calibration.layout import logits_in
-from ebmcal.calibration.temperature import fit_temperature
+from ebmcal.calibration.leakage import logits_in
+from ebmcal.calibration.scaling import fit_temperature
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.classification import confidence_and_correct

@@ -15,8 +15,7 @@ from ebmcal.calibration import (
     VennAbers,
 )
 from ebmcal.calibration.curves import MAX_POINTS, values_with_a_hit
-from ebmcal.calibration.scaling import matrix_objective
-from ebmcal.calibration.temperature import fit_mixture_weights
+from ebmcal.calibration.scaling import fit_mixture_weights, matrix_objective
 
 
 @pytest.fixture(scope="module")
@@ -104,11 +103,9 @@ def test_venn_abers_agrees_with_the_package(venn_abers, calibrated_rows, rounded
     va = venn_abers.VennAbers()
     with np.errstate(all="ignore"):
         va.fit(softmax(logits, axis=1).round(12), y)
-        theirs, bounds = va.predict_proba(softmax(new, axis=1).round(12))
+        theirs, _ = va.predict_proba(softmax(new, axis=1).round(12))
     ours = VennAbers().fit(logits, y)
     np.testing.assert_allclose(ours.predict_proba(new), theirs, atol=1e-9)
-    low, high = ours.curves_[0].bounds(new[:, 1] - new[:, 0])
-    np.testing.assert_allclose(np.stack([low, high], axis=1), bounds, atol=1e-9)
 
 
 def test_venn_abers_of_three_labels_agrees_with_the_package(venn_abers, calibrated_rows):

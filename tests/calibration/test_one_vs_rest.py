@@ -5,10 +5,9 @@ import pytest
 from scipy.special import expit, log_expit, logsumexp, softmax
 
 from ebmcal import EbmcalError
-from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling
-from ebmcal.calibration.curves import BinCurve, edges_at, equal_mass_stops
-from ebmcal.calibration.layout import log_odds, logits_of
-from ebmcal.calibration.scaling import BetaCurve, fit_logistic, smoothed_targets
+from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling, logits_of
+from ebmcal.calibration.curves import BetaCurve, BinCurve, edges_at, equal_mass_stops, fit_logistic, smoothed_targets
+from ebmcal.calibration.scaling import log_odds, vector_objective
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1000.0])
@@ -221,8 +220,6 @@ def test_vector_scaling_finds_scales_and_biases(calibrated_rows):
 
 def test_vector_scaling_has_the_gradient_of_its_loss(calibrated_rows):
     from scipy.optimize import check_grad
-
-    from ebmcal.calibration.scaling import vector_objective
 
     logits, y = calibrated_rows(400, 3)
     z, theta = np.ascontiguousarray(logits.T), np.array([0.5, 1.5, 1.0, 0.2, -0.3, 0.1])

@@ -8,7 +8,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logsumexp, softmax
 
 from ebmcal.calibration import TemperatureGrid, TemperatureScaling
-from ebmcal.calibration.temperature import AUTHORS_GRID
+from ebmcal.calibration.scaling import AUTHORS_GRID
 
 
 def reference_temperature(logits, y):
@@ -137,11 +137,11 @@ def test_the_grid_takes_the_best_of_the_authors_thirteen(calibrated_rows):
 
 def test_few_steps_are_taken(calibrated_rows, monkeypatch):
     """The speed of the fit is its number of passes over all rows."""
-    from ebmcal.calibration import temperature
+    from ebmcal.calibration import scaling
 
     passes = []
-    moments = temperature._moments
-    monkeypatch.setattr(temperature, "_moments", lambda z, b: passes.append(z.shape[1]) or moments(z, b))
+    moments = scaling._moments
+    monkeypatch.setattr(scaling, "_moments", lambda z, b: passes.append(z.shape[1]) or moments(z, b))
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         TemperatureScaling().fit(*calibrated_rows(100_000, 3))

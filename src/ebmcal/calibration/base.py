@@ -1,8 +1,8 @@
 """The interface of all calibrators: `fit(logits, y)`, `predict_proba(logits)`, `apply(predictions)`, JSON.
 
-A calibrator has a `name`, its settings in the constructor, the names of its `learned` attributes (stored as JSON), and
-two methods on validated arrays: `_fit(logits [n, C], y [n])` and `_predict(logits [n, C]) -> [n, C]`. `OneVsRest` is
-the base of those with a curve per class. Adding one takes a class and an entry in `CALIBRATORS`; tests cover all.
+A calibrator has a `name`, under which it is listed in `CALIBRATORS`, its settings in the constructor, the names of its
+`learned` attributes (stored as JSON), and two methods on validated arrays: `_fit(logits [n, C], y [n])` and
+`_predict(logits [n, C]) -> [n, C]`. Adding one takes a class; tests cover all.
 """
 
 import inspect
@@ -11,16 +11,19 @@ from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import yaml
 
-from ebmcal.calibration.layout import log_odds, logits_in
-from ebmcal.calibration.leakage import FittingRows, distinct_rows, warn_if_leaked
+from ebmcal.calibration.leakage import FittingRows, LeakageWarning, distinct_rows, logits_in
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import as_labels, as_logits, as_probs
-from ebmcal.storage import PathLike, write_json
+from ebmcal.storage import PathLike, read_json, write_json
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+#: All calibrators by the name that files and the command line use.
+CALIBRATORS: dict[str, type["Calibrator"]] = {}
 
 
 class FewRowsWarning(UserWarning):
@@ -40,6 +43,10 @@ class Calibrator:
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
     curve: ClassVar[Any] = None  # a learned dataclass
+
+    def __init_subclass__(cls) -> None:
+        if "name" in vars(cls):
+            CALIBRATORS[cls.name] = cls
 
     def fit(self, logits: Any, y: Any) -> "Self":
         """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns self."""
@@ -81,8 +88,14 @@ class Calibrator:
                 f"The {self.name} calibrator was fitted for the labels {self.label_names_}, these rows have "
                 f"{list(predictions.label_names)}. Fit one on rows with the same labels in the same order."
             )
-        if (predictions.labels >= 0).any():
-            warn_if_leaked(self.fitted_on_, predictions.labelled())
+        share = self.fitted_on_.share_among(predictions.labelled()) if (predictions.labels >= 0).any() else 0.0
+        if share:
+            warnings.warn(
+                f"About {share:.0%} of these rows were used to fit the calibrator, so metrics on them are too "
+                "optimistic. Evaluate it on other rows.",
+                LeakageWarning,
+                stacklevel=2,
+            )
         return predictions.with_probs(self.predict_proba(logits_in(predictions)), calibrator=self.description)
 
     @property
@@ -197,43 +210,55 @@ class Calibrator:
             raise EbmcalError(f"This {type(self).__name__} is not fitted yet. Call fit(logits, y) first.")
 
 
-class OneVsRest(Calibrator):
-    """Base class of the calibrators that learn a curve per class, from its log-odds to its probability: `curves_`.
+def make_calibrator(spec: str, **settings: Any) -> Calibrator:
+    """An unfitted calibrator by its name in `CALIBRATORS`; settings may follow the name, as on the command line.
 
-    With two classes there is one curve, for class 1, and P(0) = 1 - P(1); with more the curves are fitted one by one
-    and rows are divided by their sum. A curve is a frozen dataclass of numbers and arrays that can be called.
+    >>> make_calibrator("temperature")
+    TemperatureScaling()
+    >>> make_calibrator("histogram-binning:n_bins=15,binning=width", pseudo_rows=0)
+    HistogramBinning(n_bins=15, binning='width', pseudo_rows=0)
     """
+    name, _, text = spec.partition(":")
+    if name not in CALIBRATORS:
+        raise unknown_name("calibrator", name, CALIBRATORS)
+    for part in filter(None, text.split(",")):
+        setting, equals, value = part.partition("=")
+        if not equals:
+            raise EbmcalError(f"{spec!r}: expected name:setting=value,setting=value, got no value for {part!r}.")
+        settings.setdefault(setting.strip(), yaml.safe_load(value))
+    return CALIBRATORS[name]().set_params(**settings)
 
-    curve: ClassVar[Any]
-    learned: ClassVar[tuple[str, ...]] = ("curves_",)
-    rows_per_class: ClassVar[int]
 
-    def min_rows(self, n_classes: int) -> int:
-        return self.rows_per_class * n_classes
+def load_calibrator(path: PathLike) -> Calibrator:
+    """The calibrator that `save` wrote; it predicts the same numbers to the bit.
 
-    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> Any:
-        """The curve for log-odds `[n]` of one class and whether each row has that class `[n]`."""
-        return self.curve.fit(odds, hits)
+    For example:
 
-    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
-        odds = log_odds(logits)
-        labels = [1] if len(odds) == 2 else range(len(odds))
-        self.curves_ = [self._fit_curve(odds[label], y == label) for label in labels]
+        calibrator.save("calibrator.json")
+        load_calibrator("calibrator.json").predict_proba(logits)
+    """
+    return calibrator_from_json(read_json(path), path)
 
-    def _predict(self, logits: np.ndarray) -> np.ndarray:
-        odds = log_odds(logits)
-        if len(odds) == 2:
-            p = self.curves_[0](odds[1])
-            return np.stack([1.0 - p, p], axis=1)
-        scores = np.stack([curve(line) for curve, line in zip(self.curves_, odds, strict=True)])
-        scores[:, scores.sum(axis=0) == 0] = 1.0  # a row of zeros becomes uniform
-        return np.ascontiguousarray((scores / scores.sum(axis=0)).T)
+
+def calibrator_from_json(value: Any, where: object) -> Calibrator:
+    """The calibrator of a JSON value; errors name `where` it was read from."""
+    if not isinstance(value, dict) or "calibrator" not in value:
+        raise EbmcalError(f"{where} does not contain a calibrator. Write one with save() or `ebmcal calibrate`.")
+    name = str(value["calibrator"])
+    if name not in CALIBRATORS:
+        raise unknown_name(f"calibrator in {where}:", name, CALIBRATORS)
+    try:
+        return CALIBRATORS[name].from_json(value)
+    except (KeyError, IndexError, TypeError, AttributeError, ArithmeticError, ValueError) as error:
+        reason = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise EbmcalError(
+            f"The calibrator in {where} is damaged: {reason}. Fit it again (ebmcal calibrate)."
+        ) from error
 
 
 def rows_advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
     """Whether this many fitting rows are enough, in a sentence.
 
-    >>> from ebmcal.calibration import make_calibrator
     >>> rows_advice(make_calibrator("temperature"), n_rows=500, n_classes=2)
     '500 rows are enough for temperature with 2 classes (at least 100).'
     """

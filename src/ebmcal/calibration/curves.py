@@ -1,4 +1,9 @@
-"""Calibrators that learn a free curve per class: histogram binning, scaling-binning, isotonic, Venn–Abers, spline.
+"""Calibrators that learn a curve per class, from its log-odds to its probability (`OneVsRest`).
+
+**Platt** and **beta** curves are logistic regressions on one or two features, fitted by Newton's method: one step is
+one pass over the rows. The first steps run on groups of almost equal rows, after which one or two passes over all rows
+are enough: 5 to 30 times faster than scikit-learn's `LogisticRegression`. Targets are Platt's, (n+ + 1)/(n+ + 2) for
+the class and 1/(n- + 2) for the rest, which keep the fit finite if rows are separable or the class never occurs.
 
 **Binning** replaces the probability of a class by one of a few values, so expect ties between rows. Histogram binning
 (Zadrozny & Elkan 2001) gives each bin the share of its rows that have the class. Scaling-binning (Kumar et al. 2019)
@@ -20,18 +25,192 @@ rows of equal score share their hits; results stay within 1/(n + 2) of 0 and 1.
 
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ebmcal.calibration.base import OneVsRest, require_whole_number
-from ebmcal.calibration.layout import class_lines
-from ebmcal.calibration.scaling import PlattCurve, sigmoid
-from ebmcal.calibration.temperature import fit_temperature
+from ebmcal.calibration.base import Calibrator, require_whole_number
+from ebmcal.calibration.scaling import class_lines, fit_temperature, log_odds
 from ebmcal.errors import EbmcalError, unknown_name
 
+N_GROUPS = 4096
+MAX_STEPS = 100
+MAX_HALVINGS = 30
 BINNINGS = ("mass", "width")
+MAX_POINTS = 1024  # at which a spline stores the ranks of the scores; with up to this many fitting rows, all of them
 Point = tuple[float, float]
+
+
+class OneVsRest(Calibrator):
+    """With two classes there is one curve, for class 1, and P(0) = 1 - P(1); with more, rows are divided by their sum.
+
+    A curve (`curves_`) is a frozen dataclass of numbers and arrays that can be called.
+    """
+
+    curve: ClassVar[Any]
+    learned: ClassVar[tuple[str, ...]] = ("curves_",)
+    rows_per_class: ClassVar[int]
+
+    def min_rows(self, n_classes: int) -> int:
+        return self.rows_per_class * n_classes
+
+    def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> Any:
+        """The curve for log-odds `[n]` of one class and whether each row has that class `[n]`."""
+        return self.curve.fit(odds, hits)
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        odds = log_odds(logits)
+        labels = [1] if len(odds) == 2 else range(len(odds))
+        self.curves_ = [self._fit_curve(odds[label], y == label) for label in labels]
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        odds = log_odds(logits)
+        if len(odds) == 2:
+            p = self.curves_[0](odds[1])
+            return np.stack([1.0 - p, p], axis=1)
+        scores = np.stack([curve(line) for curve, line in zip(self.curves_, odds, strict=True)])
+        scores[:, scores.sum(axis=0) == 0] = 1.0  # a row of zeros becomes uniform
+        return np.ascontiguousarray((scores / scores.sum(axis=0)).T)
+
+
+@dataclass(frozen=True)
+class PlattCurve:
+    slope: float
+    intercept: float
+
+    def __call__(self, odds: np.ndarray) -> np.ndarray:
+        return sigmoid(self.slope * odds + self.intercept)
+
+    @classmethod
+    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "PlattCurve":
+        return cls(*fit_logistic(odds[None], smoothed_targets(hits)).tolist())
+
+
+class Platt(OneVsRest):
+    """Platt scaling (1999): a slope and an intercept per class.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 2000)
+    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
+    >>> Platt().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
+    [[0.2, 0.8]]
+    """
+
+    name = "platt"
+    curve = PlattCurve
+    rows_per_class = 100
+
+
+@dataclass(frozen=True)
+class BetaCurve:
+    """sigmoid(a · log p - b · log(1 - p) + c) with p = sigmoid(odds)."""
+
+    a: float
+    b: float
+    c: float
+
+    def __call__(self, odds: np.ndarray) -> np.ndarray:
+        a, b = _beta_features(odds)
+        return sigmoid(self.a * a + self.b * b + self.c)
+
+    @classmethod
+    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "BetaCurve":
+        """From log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
+        features, targets = _beta_features(odds), smoothed_targets(hits)
+        used, weights = [0, 1], fit_logistic(features, targets)
+        while weights[:-1].min(initial=0.0) < 0:
+            used.pop(int(weights[:-1].argmin()))
+            weights = fit_logistic(features[used], targets)
+        ab = np.zeros(2)
+        ab[used] = weights[:-1]
+        return cls(float(ab[0]), float(ab[1]), float(weights[-1]))
+
+
+class Beta(OneVsRest):
+    """Beta calibration (Kull et al. 2017): the two ends of the probability scale are stretched separately.
+
+    Correct when probabilities are beta-distributed in each class; a = b = 1, c = 0 is the identity.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 2, 2000)
+    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
+    >>> Beta().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
+    [[0.2, 0.8]]
+    """
+
+    name = "beta"
+    curve = BetaCurve
+    rows_per_class = 150
+
+
+def _beta_features(odds: np.ndarray) -> np.ndarray:
+    """log p and -log(1 - p) `[2, n]` with p = sigmoid(odds)."""
+    from scipy.special import log_expit
+
+    return np.stack([log_expit(odds), -log_expit(-odds)])
+
+
+def smoothed_targets(hits: np.ndarray) -> np.ndarray:
+    """Platt's targets `[n]` of booleans `[n]`."""
+    n_hits = int(np.count_nonzero(hits))
+    return np.where(hits, (n_hits + 1.0) / (n_hits + 2.0), 1.0 / (hits.size - n_hits + 2.0))
+
+
+def sigmoid(x: np.ndarray) -> np.ndarray:
+    """1/(1 + exp(-x)), with x clipped to ±700, where it is 0 or 1 to 1e-304."""
+    return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
+
+
+def fit_logistic(features: np.ndarray, targets: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
+    """Weights `[d + 1]`, intercept last, minimising the cross-entropy of sigmoid(w · x + b) with targets in (0, 1).
+
+    `features` is `[d, n]`; they are scaled to unit range first, so that saturated log-odds cost no precision.
+    Newton's error is squared at each step: stopping after a step of `tolerance` leaves an error of about its square.
+    """
+    scale, n = np.maximum(np.abs(features).max(axis=1), np.finfo(np.float64).tiny), len(targets)
+    x = np.vstack([features / scale[:, None], np.ones(n)])
+    weights = np.zeros(len(x))
+    if n > 4 * N_GROUPS:  # first on means over rows with almost the same first feature
+        group = ((x[0] + 1.0) * (N_GROUPS / 2)).astype(np.intp)
+        counts = np.bincount(group)
+        filled = np.flatnonzero(counts)
+        means = np.stack([np.bincount(group, line)[filled] / counts[filled] for line in (*x, targets)])
+        weights = _newton(means[:-1], means[-1], counts[filled] / n, weights, tolerance)
+    return _newton(x, targets, np.full(n, 1.0 / n), weights, tolerance) / np.append(scale, 1.0)
+
+
+def _newton(
+    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, tolerance: float
+) -> np.ndarray:
+    """Newton's method for features `[d + 1, n]` and weights of rows `[n]` that sum to one; the loss is convex."""
+    gradient, hessian = _derivatives(x, targets, shares, weights)
+    for _ in range(MAX_STEPS):
+        # The ridge, far below rounding of a healthy Hessian, fixes directions that the rows do not determine.
+        ridge = 1e-13 * np.trace(hessian) + np.finfo(np.float64).tiny
+        step = np.linalg.solve(hessian + ridge * np.eye(len(hessian)), -gradient)
+        if np.abs(step).max() <= tolerance * (1.0 + np.abs(weights).max()):
+            return weights + step
+        downhill = -gradient @ step
+        for _ in range(MAX_HALVINGS):  # until the slope at its end is not steeper upwards than it was downwards
+            gradient, hessian = _derivatives(x, targets, shares, weights + step)
+            if gradient @ step <= 0.9 * downhill:
+                break
+            step, downhill = step / 2, downhill / 2
+        weights = weights + step
+    return weights
+
+
+def _derivatives(
+    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, width: int = 4096
+) -> tuple[np.ndarray, np.ndarray]:
+    """Gradient `[d + 1]` and Hessian `[d + 1, d + 1]` of the mean cross-entropy, in parts that fit the cache."""
+    gradient, hessian = np.zeros(len(weights)), np.zeros((len(weights), len(weights)))
+    for start in range(0, len(targets), width):
+        part = slice(start, start + width)
+        p = sigmoid(weights @ x[:, part])
+        gradient += x[:, part] @ ((p - targets[part]) * shares[part])
+        hessian += (x[:, part] * (p * (1.0 - p) * shares[part])) @ x[:, part].T
+    return gradient, hessian
 
 
 @dataclass(frozen=True)
@@ -42,18 +221,11 @@ class BinCurve:
     values: np.ndarray  # [B]
 
     def __call__(self, odds: np.ndarray) -> np.ndarray:
-        return self.values[self.bins(odds)]
-
-    def bins(self, odds: np.ndarray) -> np.ndarray:
-        return np.searchsorted(self.edges, odds, side="left")
+        return self.values[np.searchsorted(self.edges, odds, side="left")]
 
 
 def equal_mass_stops(ordered: np.ndarray, n_bins: int) -> np.ndarray:
-    """Where bins of about equal counts end in sorted values, without the last end; equal values stay together.
-
-    >>> equal_mass_stops(np.array([1.0, 2.0, 2.0, 2.0, 5.0, 6.0]), 3).tolist()
-    [4]
-    """
+    """Where bins of about equal counts end in sorted values, without the last end; equal values stay together."""
     n = len(ordered)
     wanted = np.arange(1, n_bins) * n // n_bins
     last = ordered[wanted[wanted > 0] - 1]
@@ -128,21 +300,16 @@ class HistogramBinning(OneVsRest):
             raise EbmcalError(f"pseudo_rows: expected a number of rows, 0 or more, got {self.pseudo_rows!r}.")
 
     def _fit_curve(self, odds: np.ndarray, hits: np.ndarray) -> BinCurve:
-        edges = self._edges(odds)
-        bins = BinCurve(edges, np.empty(0)).bins(odds)
+        p, ordered = np.arange(1, self.n_bins) / self.n_bins, np.sort(odds)
+        is_mass = self.binning == "mass"
+        edges = edges_at(ordered, equal_mass_stops(ordered, self.n_bins)) if is_mass else np.log(p / (1.0 - p))
+        bins = np.searchsorted(edges, odds, side="left")
         counts, sums, n_hits = (np.bincount(bins, w, len(edges) + 1) for w in (None, sigmoid(odds), hits))
         middles = (sigmoid(np.append(-np.inf, edges)) + sigmoid(np.append(edges, np.inf))) / 2
         predicted = np.where(counts > 0, sums / np.maximum(counts, 1), middles)
         total = counts + self.pseudo_rows
         values = (n_hits + self.pseudo_rows * predicted) / np.where(total > 0, total, 1.0)
         return BinCurve(edges, np.where(total > 0, values, predicted))
-
-    def _edges(self, odds: np.ndarray) -> np.ndarray:
-        if self.binning == "mass":
-            ordered = np.sort(odds)
-            return edges_at(ordered, equal_mass_stops(ordered, self.n_bins))
-        p = np.arange(1, self.n_bins) / self.n_bins
-        return np.log(p / (1.0 - p))
 
 
 @dataclass(frozen=True)
@@ -192,13 +359,9 @@ class VennAbersCurve:
     without_values: np.ndarray  # [edges + 1]
 
     def __call__(self, odds: np.ndarray) -> np.ndarray:
-        low, high = self.bounds(odds)
-        return high / (1.0 - low + high)
-
-    def bounds(self, odds: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """p₀ and p₁ of each row."""
         low = self.without_values[np.searchsorted(self.without_edges, odds, side="right")]
-        return low, self.with_values[np.searchsorted(self.with_edges, odds, side="left")]
+        high = self.with_values[np.searchsorted(self.with_edges, odds, side="left")]
+        return high / (1.0 - low + high)
 
 
 class VennAbers(OneVsRest):
@@ -229,12 +392,9 @@ class VennAbers(OneVsRest):
 
 
 def values_with_a_hit(counts: np.ndarray, n_hits: np.ndarray) -> np.ndarray:
-    """The isotonic value of one additional row that is a hit, inserted before each group and after the last: `[k + 1]`.
+    """The isotonic value of one more row that is a hit, inserted before each group and after the last: `[k + 1]`.
 
     Groups `[k]` are in the order of their score, with so many rows and hits each.
-
-    >>> values_with_a_hit(np.array([1, 1]), np.array([0, 1])).tolist()
-    [0.5, 1.0, 1.0]
     """
     sums = zip(np.cumsum(counts).tolist(), np.cumsum(n_hits).tolist(), strict=True)
     points: list[Point] = [(-1.0, -1.0), (0.0, 0.0), *sums]  # the row itself is the step from (-1, -1) to (0, 0)
@@ -268,10 +428,6 @@ def _convex_minorant(points: list[Point]) -> list[Point]:
 def _turn(a: Point, b: Point, c: Point) -> float:
     """Positive if the path from a over b to c turns left, that is, if c lies above the line through a and b."""
     return (b[0] - a[0]) * (c[1] - a[1]) - (b[1] - a[1]) * (c[0] - a[0])
-
-
-#: Points at which the ranks of the scores are stored; with up to this many fitting rows, all of them.
-MAX_POINTS = 1024
 
 
 @dataclass(frozen=True)

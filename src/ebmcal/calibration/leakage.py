@@ -1,8 +1,7 @@
 """Leakage checks: rows must not be those a calibrator was fitted on or a model was trained on; duplicates count once.
 
-`check_held_out` validates predictions before anything is fitted on them for a model. Prediction files describe their
-origin in their metadata, model directories in `ebmcal.json`; training rows are also recognised by content, from the run
-that a model belongs to or from the sketch in `ebmcal.json` (entry "training_rows").
+`check_held_out` validates predictions before anything is fitted on them for a model: by their metadata and the model's
+`ebmcal.json`, and by content, from the run that a model belongs to or the sketch in `ebmcal.json` ("training_rows").
 
 A sketch (`FittingRows`) holds 32-bit hashes of a sample of the rows, in several representations that survive other ids,
 repeated prediction and rounding. If both sides have texts, these decide; otherwise top probabilities and logit gaps
@@ -22,7 +21,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ebmcal.calibration.layout import logits_in
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
@@ -45,20 +43,26 @@ DEVIATIONS = 4.0  # beyond chance
 _PROB_DECIMALS, _GAP_DECIMALS = (4, 3, 2), (3, 2, 1)
 
 
+# A smaller probability read from a file is taken to be rounded to zero; its logarithm has to stay finite.
+PROB_FLOOR = 1e-12
+
+
 class LeakageWarning(UserWarning):
     """Rows are used twice: to fit or train something, and to calibrate or evaluate it."""
 
 
-def warn_if_leaked(fitted_on: "FittingRows", rows: Predictions) -> None:
-    """Warn with `LeakageWarning` if some of the labelled rows were fitted on."""
-    share = fitted_on.share_among(rows)
-    if share:
-        warnings.warn(
-            f"About {share:.0%} of these rows were used to fit the calibrator, so metrics on them are too optimistic. "
-            "Evaluate it on other rows.",
-            LeakageWarning,
-            stacklevel=3,
-        )
+def logits_of(probs: np.ndarray) -> np.ndarray:
+    """Log-probabilities `[n, C]`, which serve as logits: softmax returns the probabilities.
+
+    >>> logits_of(np.array([[1.0, 0.0]])).round(2).tolist()
+    [[0.0, -27.63]]
+    """
+    return np.log(np.maximum(np.asarray(probs, dtype=np.float64), PROB_FLOOR))
+
+
+def logits_in(predictions: Predictions) -> np.ndarray:
+    """The logits `[n, C]` of predictions, or their log-probabilities if they have only probabilities."""
+    return logits_of(predictions.probs) if predictions.logits is None else predictions.logits
 
 
 def check_held_out(
@@ -81,17 +85,11 @@ def check_held_out(
         return rows
     is_training, share = _find_training_rows(rows, folder)
     if share >= MAX_TRAINING_SHARE:
-        raise EbmcalError(
-            f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model, on which it is too "
-            f"often right. {hint}"
-        )
+        raise EbmcalError(f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model. {hint}")
     if is_training.any():
-        warnings.warn(
-            f"{where}: {is_training.sum():,} of {rows.n_rows:,} rows have training texts of the model; they are left "
-            "out.",
-            LeakageWarning,
-            stacklevel=3,
-        )
+        n_left = f"{is_training.sum():,} of {rows.n_rows:,}"
+        message = f"{where}: {n_left} rows have training texts of the model; they are left out."
+        warnings.warn(message, LeakageWarning, stacklevel=3)
         rows = rows.rows(~is_training)
         check_two_classes(rows, where)
     return rows
@@ -144,11 +142,7 @@ def _find_training_rows(rows: Predictions, model_dir: Path) -> tuple[np.ndarray,
 
 
 def text_key(text: str, text_pair: str = "") -> str:
-    """A text or pair without differences in spaces and letter case.
-
-    >>> text_key("Fine  Film\\n") == text_key("fine film")
-    True
-    """
+    """A text or pair without differences in spaces and letter case."""
     return "\0".join(" ".join(part.split()).casefold() for part in (text, text_pair))
 
 
@@ -197,6 +191,11 @@ class Sketch(NamedTuple):
     n_sampled: int
     n_pairs: int  # values that occur exactly twice in the sample
 
+    @classmethod
+    def of(cls, sampled: np.ndarray) -> "Sketch":
+        values, counts = np.unique(sampled, return_counts=True)
+        return cls(values[counts == 1], len(sampled), int(np.count_nonzero(counts == 2)))
+
     def share_found(self, hashes: np.ndarray) -> float:
         """The share of the sampled rows that is among other rows, beyond chance; 0 if that is not significant."""
         n_unique = len(self.hashes)
@@ -235,20 +234,13 @@ class FittingRows:
     @classmethod
     def of_arrays(cls, logits: np.ndarray, labels: np.ndarray) -> "FittingRows":
         """The sketch of logits `[n, C]` and labels `[n]`."""
-        return cls._of_hashes(len(labels), _row_hashes(logits, labels, N_SAMPLED))
+        hashes = _row_hashes(logits, labels, N_SAMPLED)
+        return cls(len(labels), {name: Sketch.of(sampled) for name, sampled in hashes.items()})
 
     @classmethod
     def of_texts(cls, texts: Sequence[str], text_pairs: Sequence[str] | None = None) -> "FittingRows":
         """The sketch of texts or pairs of texts."""
-        return cls._of_hashes(len(texts), {"text": _text_hashes(texts, text_pairs, N_SAMPLED)})
-
-    @classmethod
-    def _of_hashes(cls, n_rows: int, hashes: dict[str, np.ndarray]) -> "FittingRows":
-        sketches = {}
-        for name, sampled in hashes.items():
-            values, counts = np.unique(sampled, return_counts=True)
-            sketches[name] = Sketch(values[counts == 1], len(sampled), int(np.count_nonzero(counts == 2)))
-        return cls(n_rows, sketches)
+        return cls(len(texts), {"text": Sketch.of(_text_hashes(texts, text_pairs, N_SAMPLED))})
 
     def share_among(self, rows: Predictions) -> float:
         """The share of labelled rows that are fitting rows, estimated; 0 if there are none beyond chance."""

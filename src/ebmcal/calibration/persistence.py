@@ -6,6 +6,8 @@ everything that loads a model asks for.
 Folding divides weight and bias of the last layer by T, so that its logits are f(x)/T. T is also written into the header
 of the same safetensors file: weights and the record that they were divided are replaced in one step. Reading the record
 needs neither torch nor safetensors, folding needs both.
+
+`apply_to_file` calibrates prediction files of any classifier, without a model directory (`ebmcal calibrate --apply`).
 """
 
 import json
@@ -13,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebmcal.calibration.base import Calibrator
-from ebmcal.calibration.layout import logits_in
-from ebmcal.calibration.leakage import check_held_out
-from ebmcal.calibration.registry import calibrator_from_json, make_calibrator
-from ebmcal.calibration.temperature import TemperatureScaling
+from ebmcal.calibration.base import Calibrator, calibrator_from_json, make_calibrator
+from ebmcal.calibration.leakage import check_held_out, check_two_classes, logits_in
+from ebmcal.calibration.scaling import TemperatureScaling
 from ebmcal.errors import EbmcalError, error_context, require_extra
+from ebmcal.metrics import nll
 from ebmcal.predictions import Predictions
+from ebmcal.predictions.files import FileColumns, read_columns, without_error_rows, write_columns
 from ebmcal.run_dir import CARD_FILE, read_card, recommended_model, update_card
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
 
@@ -27,6 +29,7 @@ from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
 RECORD = "ebmcal_folded_temperature"
 # Names of the layer that computes the logits in transformers, most specific first; "model." or similar may precede.
 LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
+_CLASS_PREFIXES = ("prob_", "logit_")
 _WITHOUT_FOLD = "Without --fold the calibrator is stored next to the model and applied by ebmcal."
 
 
@@ -68,11 +71,9 @@ def calibrate_model(
 
 
 def nll_before_and_after(fitted: Calibrator, rows: Predictions) -> tuple[float, float]:
-    """The negative log-likelihood of labelled rows without and with a calibrator."""
-    from ebmcal.metrics import nll
-
+    """The NLL of labelled rows without and with a calibrator."""
     calibrated = fitted.predict_proba(logits_in(rows))
-    return float(nll(rows.labels, probs=rows.probs)), float(nll(rows.labels, probs=calibrated))
+    return nll(rows.labels, probs=rows.probs), nll(rows.labels, probs=calibrated)
 
 
 def save_calibrator(model_dir: PathLike, calibrator: Calibrator, *, fold: bool = False) -> tuple[str, ...]:
@@ -237,3 +238,45 @@ def _find_last_layer(model_dir: PathLike) -> tuple[Path, list[str]]:
                     return path, [name, bias] if bias in header else [name]
     names = ", ".join(f"{name}.weight" for name in LAST_LAYERS)
     raise EbmcalError(f"No last layer found in {model_dir}: no tensor is called {names}. {_WITHOUT_FOLD}")
+
+
+def fit_on_file(
+    calibrator: Calibrator, path: PathLike, *, normalize: bool = False, allow_mismatch: bool = False
+) -> Predictions:
+    """Fit a calibrator on the labelled rows of a prediction file; returns these rows."""
+    with error_context(path):
+        rows = Predictions.read(path, normalize=normalize).labelled()
+        check_two_classes(rows, "These predictions")
+        if rows.meta.get("split") == "train" and not allow_mismatch:
+            raise EbmcalError(
+                "Predictions for training rows, on which the model is too often right. Pass held-out rows, or "
+                "--allow-mismatch."
+            )
+        calibrator.fit_predictions(rows)
+    return rows
+
+
+def apply_to_file(
+    calibrator: Calibrator, source: PathLike, output: PathLike, *, normalize: bool = False
+) -> Predictions:
+    """Write the calibrated predictions of a file, which needs no labels, with its other columns; returns them.
+
+    For example:
+
+        apply_to_file(load_calibrator("calibrator.json"), "new.csv", "calibrated.csv")
+    """
+    table = without_error_rows(read_columns(source), source)
+    with error_context(source):
+        rows = Predictions.from_columns(table, calibrator.label_names_, normalize=normalize, labels_required=False)
+        done = calibrator.apply(rows)
+    is_table = any(name.startswith(_CLASS_PREFIXES) for name in table.columns)  # else arrays of an NPZ
+    if not is_table or Path(output).suffix.lower() == ".npz":
+        done.write(output)
+        return done
+    probs = {f"prob_{name}": done.probs[:, i] for i, name in enumerate(done.label_names)}
+    derived = {"predicted": done.predicted_labels.tolist(), "confidence": done.confidence}
+    columns: dict[str, Any] = {}
+    for name, column in table.columns.items():  # the probabilities at the place of the first class column
+        columns |= probs if name.startswith(_CLASS_PREFIXES) else {name: derived.get(name, column)}
+    write_columns(output, FileColumns(columns, done.label_names, done.meta))
+    return done

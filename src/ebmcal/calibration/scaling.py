@@ -1,32 +1,262 @@
-"""Parametric calibrators: vector and matrix scaling of the logits, and Platt and beta curves of each class's log-odds.
+"""Calibrators that scale the logits: temperature (also by grid, and as an ensemble), vector and matrix scaling.
 
-Vector and matrix scaling are affine maps, held near temperature scaling by a penalty and fitted by L-BFGS. With few
-rows, or a class that never occurs, the penalty makes them fall back to temperature scaling.
+Temperature scaling (Guo et al. 2017) is P(y|x) = softmax(f(x) / T) with one T > 0. The mean NLL is convex in b = 1/T,
+with derivative E_p[z] - z_y and second derivative Var_p[z] under p = softmax(b z), so Newton's method inside a bracket
+finds b in a few passes. Vector and matrix scaling are affine maps, held near temperature scaling by a penalty and
+fitted by L-BFGS. With few rows, or a class that never occurs, the penalty makes them fall back to temperature scaling.
 
-Platt and beta are logistic regressions on one or two features, fitted by Newton's method: the Hessian is 2 by 2 or 3 by
-3 and one step is one pass over the rows. The first steps run on groups of almost equal rows, after which one or two
-passes over all rows are enough: 5 to 30 times faster than scikit-learn's `LogisticRegression`. Targets are Platt's:
-(n+ + 1)/(n+ + 2) for the class and 1/(n- + 2) for the rest. They keep the fit finite when the rows are separable or
-the class never occurs.
+Logits are laid out `[C, n]` inside, one contiguous line per class: with two or three classes a reduction over classes
+is then a few vector additions, several times faster than over rows of three.
 """
 
 import warnings
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from numbers import Real
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from ebmcal.calibration.base import Calibrator, OneVsRest
-from ebmcal.calibration.layout import class_lines
-from ebmcal.calibration.temperature import fit_temperature
+from ebmcal.calibration.base import Calibrator, require_whole_number
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import softmax
 
-N_GROUPS = 4096
-MAX_STEPS = 100
-MAX_HALVINGS = 30
+# T from 1/100 to 100: beyond, softmax is a step or flat, and the fit only shows that the rows are separable or that the
+# logits are uninformative.
+MAX_SCALE = 100.0
+SAMPLE_ROWS = 8192
+MAX_STEPS = 60
+#: The temperatures that the authors' scripts choose from.
+AUTHORS_GRID = (0.1, 0.5, 0.8, 0.9, 1.0, 1.1, 1.25, 1.5, 1.75, 2.0, 2.25, 2.5, 3.0)
+# A class this far behind has probability 0 at every temperature; a larger gap would only lose digits of the others.
+MAX_GAP = 1e6
+
+
+class TemperatureScaling(Calibrator):
+    """Divide all logits by one temperature, fitted by NLL. Predicted labels do not change.
+
+    Learned: `temperature_`; `converged_`, False when T stopped at a bound (1/100 or 100) or ran out of steps.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 5000)
+    >>> logits = rng.normal(size=(5000, 3)) + 2 * np.eye(3)[y]
+    >>> calibrator = TemperatureScaling().fit(3 * logits, y)
+    >>> round(calibrator.temperature_, 1), calibrator.converged_
+    (1.5, True)
+    """
+
+    name = "temperature"
+    learned: ClassVar[tuple[str, ...]] = ("temperature_", "converged_")
+
+    @property
+    def note(self) -> str:
+        return f"T = {self.temperature_:.4g}" + ("" if self.converged_ else ", not converged")
+
+    def min_rows(self, n_classes: int) -> int:
+        return 100
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        self.temperature_, self.converged_ = fit_temperature(logits, y)
+        if not self.converged_:
+            reason = (
+                "(almost) all fitting rows are predicted correctly, so more confidence always helps"
+                if self.temperature_ < 1
+                else "the logits are uninformative about these labels, so less confidence always helps"
+            )
+            warnings.warn(
+                f"The temperature did not converge: T = {self.temperature_:.4g}, because {reason}. "
+                "Fit on more rows, on rows the model was not trained on, and check the order of the labels.",
+                stacklevel=4,
+            )
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        return softmax(logits / self.temperature_)
+
+
+class TemperatureGrid(TemperatureScaling):
+    """The temperature of `AUTHORS_GRID` with the smallest top-label ECE in equal-width bins; of a tie the first.
+
+    This is what the authors' scripts call temperature scaling. Learned: `temperature_`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = rng.integers(0, 3, 5000)
+    >>> TemperatureGrid().fit(3 * rng.normal(size=(5000, 3)) + 6 * np.eye(3)[y], y).temperature_
+    1.5
+    """
+
+    name = "temperature-grid"
+    learned = ("temperature_",)
+    converged_ = True
+
+    def __init__(self, n_bins: int = 20):
+        self.n_bins = n_bins
+
+    def min_rows(self, n_classes: int) -> int:
+        return 200
+
+    def _check_settings(self) -> None:
+        require_whole_number("n_bins", self.n_bins)
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        from ebmcal.metrics import ece_top_label
+
+        errors = [ece_top_label(y, logits=logits / t, n_bins=self.n_bins) for t in AUTHORS_GRID]
+        self.temperature_ = AUTHORS_GRID[int(np.argmin(errors))]
+
+
+class EnsembleTemperature(Calibrator):
+    """Ensemble temperature scaling (Zhang et al. 2020): P = w₁ softmax(f/T) + w₂ softmax(f) + w₃/C, weights ≥ 0.
+
+    T by NLL as in `TemperatureScaling`, then the weights that minimise the NLL, which is convex in them. Predicted
+    labels do not change. Learned: `temperature_`; `weights_` `[3]` of tempered, plain and uniform probabilities.
+
+    >>> rng = np.random.default_rng(0)
+    >>> y = np.where(rng.random(5000) < 0.2, rng.integers(0, 2, 5000), 1)  # a fifth of the labels is random
+    >>> EnsembleTemperature().fit(np.tile([0.0, 9.0], (5000, 1)), y).predict_proba([[0.0, 9.0]]).round(1).tolist()
+    [[0.1, 0.9]]
+    """
+
+    name = "ensemble-temperature"
+    learned = ("temperature_", "weights_")
+
+    @property
+    def note(self) -> str:
+        tempered, plain, uniform = self.weights_
+        return f"{tempered:.2f} at T = {self.temperature_:.4g}, {plain:.2f} plain, {uniform:.2f} uniform"
+
+    def min_rows(self, n_classes: int) -> int:
+        return 200
+
+    def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
+        self.temperature_, _ = fit_temperature(logits, y)
+        rows = np.arange(len(y))
+        self.weights_ = fit_mixture_weights(np.stack([p[rows, y] for p in self._members(logits)]))
+
+    def _predict(self, logits: np.ndarray) -> np.ndarray:
+        tempered, plain, uniform = self._members(logits)
+        probs = self.weights_[0] * tempered + self.weights_[1] * plain + self.weights_[2] * uniform
+        return probs / probs.sum(axis=1, keepdims=True)
+
+    def _members(self, logits: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        uniform = np.full(logits.shape, 1.0 / logits.shape[1])
+        return softmax(logits / self.temperature_), softmax(logits), uniform
+
+
+def fit_mixture_weights(likelihoods: np.ndarray) -> np.ndarray:
+    """The weights `[m]`, summing to one, of the mixture that maximises the likelihood of rows `[m, n]`.
+
+    >>> fit_mixture_weights(np.array([[0.9, 0.9, 0.9], [0.5, 0.5, 0.5]])).round(3).tolist()
+    [1.0, 0.0]
+    """
+    from scipy.optimize import minimize
+
+    likely = np.maximum(likelihoods, 1e-300)
+
+    def loss(w: np.ndarray) -> tuple[float, np.ndarray]:
+        # The sum of the weights is added, which makes that sum one at the minimum: no constraint needed.
+        mixed = np.maximum(w @ likely, 1e-300)
+        return float(w.sum() - np.log(mixed).mean()), 1.0 - (likely / mixed).mean(axis=1)
+
+    start = np.full(len(likely), 1.0 / len(likely))
+    options: Any = {"maxiter": 1000, "ftol": 1e-15, "gtol": 1e-9}
+    bounds = [(0.0, None)] * len(start)
+    found = minimize(loss, start, (), "L-BFGS-B", jac=True, bounds=bounds, options=options)
+    return found.x / found.x.sum()
+
+
+def fit_temperature(logits: np.ndarray, y: np.ndarray) -> tuple[float, bool]:
+    """T that minimises the mean NLL, and whether it lies inside the bounds."""
+    z = class_lines(logits)
+    target = z[y, np.arange(len(y))]
+    if not z.any():
+        return 1.0, True  # every row is flat: all T are equally good
+    if not target.any():
+        return 1.0 / MAX_SCALE, False  # every row is predicted correctly: the lower T, the better
+    b, stride = 1.0, len(y) // SAMPLE_ROWS
+    if stride > 1 and target[::stride].any():  # a sample first: its passes are nearly free and leave two or three
+        b, _ = _solve(np.ascontiguousarray(z[:, ::stride]), target[::stride].mean(), b, 1e-4)
+    b, converged = _solve(z, target.mean(), b, 1e-6)
+    return float(1.0 / b), converged
+
+
+def _solve(z: np.ndarray, target: float, b: float, tolerance: float) -> tuple[float, bool]:
+    """The root b of the increasing E_p[z] - target: Newton, or the middle of the bracket where Newton leaves it."""
+    low, high = 1.0 / MAX_SCALE, MAX_SCALE
+    for _ in range(MAX_STEPS):
+        mean, variance = _moments(z, b)
+        if (b >= MAX_SCALE and mean <= target) or (b <= 1.0 / MAX_SCALE and mean >= target):
+            return b, False
+        low, high = (low, b) if mean > target else (b, high)
+        new = middle = float(np.sqrt(low * high))
+        if variance > 0 and mean < 0:  # on log(mean / target): where rows are nearly separable, mean ~ exp(-b·gap)
+            new = b - mean / variance * np.log(mean / target)
+        if new >= high == MAX_SCALE or new <= low == 1.0 / MAX_SCALE:
+            new = min(max(new, low), high)  # a bound itself is tried before anything near it
+        elif not low < new < high:
+            new = middle
+        if abs(new - b) <= tolerance * b:
+            return new, True
+        b = new
+    return b, False
+
+
+def _moments(z: np.ndarray, b: float) -> tuple[float, float]:
+    """Mean over rows of E_p[z] and of Var_p[z] under p = softmax(b z) over classes; `z` is `[C, n]`, at most 0.
+
+    Hand-written: softmax and both moments in one pass (benchmarks/calibrators.py, temperature fit).
+    """
+    mean = variance = 0.0
+    for block in blocks(z):
+        e = np.exp(b * block)
+        total = e.sum(axis=0)
+        e *= block
+        first = e.sum(axis=0) / total
+        e *= block
+        mean += first.sum()
+        variance += (e.sum(axis=0) / total - first * first).sum()
+    return mean / z.shape[1], variance / z.shape[1]
+
+
+def class_lines(logits: np.ndarray) -> np.ndarray:
+    """`[n, C]` logits as contiguous `[C, n]`, each row shifted so that its largest is 0.
+
+    >>> class_lines(np.array([[3.0, 1.0], [0.0, 5.0]])).tolist()
+    [[0.0, -5.0], [-2.0, 0.0]]
+    """
+    z = np.array(logits.T, dtype=np.float64, order="C")
+    with np.errstate(over="ignore"):  # 1e308 - -1e308: the limit below makes it finite again
+        z -= z.max(axis=0)
+    return np.maximum(z, -MAX_GAP, out=z)
+
+
+def blocks(z: np.ndarray, n_values: int = 1 << 14) -> Iterator[np.ndarray]:
+    """Views of `[C, n]` of some columns each, so that temporaries stay in the processor's cache."""
+    width = max(1, n_values // len(z))
+    for start in range(0, z.shape[1], width):
+        yield z[:, start : start + width]
+
+
+def log_odds(logits: np.ndarray) -> np.ndarray:
+    """One-vs-rest log-odds log p/(1-p) of each class, `[C, n]`, finite however saturated the row is.
+
+    >>> log_odds(np.array([[2.0, 0.0], [-900.0, 900.0]])).tolist()
+    [[2.0, -1800.0], [-2.0, 1800.0]]
+    """
+    from scipy.special import logsumexp
+
+    z = class_lines(logits)
+    for block in blocks(z):  # all classes from one exponential each (benchmarks/calibrators.py, scaling-binning)
+        is_below = block < 0
+        e = np.exp(block) * is_below
+        below, n_top = e.sum(axis=0), len(z) - is_below.sum(axis=0)
+        # Nothing cancels: where a class is not the largest, the sum over the others contains exp(0) = 1.
+        rest = np.where(is_below, below + n_top - e, below + (n_top - 1))
+        lost = rest.min(axis=0) < 1e-290  # even exp of the second largest underflows
+        log_rest = np.log(np.maximum(rest, 1e-290))
+        if lost.any():
+            others = np.where(is_below[:, lost], block[:, lost], -np.inf)
+            log_rest[:, lost] = np.where(is_below[:, lost], 0.0, logsumexp(others, axis=0))
+        block -= log_rest
+    return z
 
 
 class PenalisedScaling(Calibrator):
@@ -160,158 +390,3 @@ def _nll(scores: np.ndarray, y: np.ndarray) -> tuple[float, np.ndarray]:
     p /= total
     p[y, columns] -= 1.0
     return loss, p / len(y)
-
-
-@dataclass(frozen=True)
-class PlattCurve:
-    """sigmoid(slope · odds + intercept)."""
-
-    slope: float
-    intercept: float
-
-    def __call__(self, odds: np.ndarray) -> np.ndarray:
-        return sigmoid(self.slope * odds + self.intercept)
-
-    @classmethod
-    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "PlattCurve":
-        """From log-odds `[n]` and booleans `[n]`."""
-        return cls(*fit_logistic(odds[None], smoothed_targets(hits)).tolist())
-
-
-class Platt(OneVsRest):
-    """Platt scaling (1999): a slope and an intercept per class.
-
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(0, 2, 2000)
-    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
-    >>> Platt().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
-    [[0.2, 0.8]]
-    """
-
-    name = "platt"
-    curve = PlattCurve
-    rows_per_class = 100
-
-
-@dataclass(frozen=True)
-class BetaCurve:
-    """sigmoid(a · log p - b · log(1 - p) + c) with p = sigmoid(odds)."""
-
-    a: float
-    b: float
-    c: float
-
-    def __call__(self, odds: np.ndarray) -> np.ndarray:
-        a, b = _beta_features(odds)
-        return sigmoid(self.a * a + self.b * b + self.c)
-
-    @classmethod
-    def fit(cls, odds: np.ndarray, hits: np.ndarray) -> "BetaCurve":
-        """From log-odds `[n]` and booleans `[n]`; a negative weight is set to 0 and the rest fitted again."""
-        features, targets = _beta_features(odds), smoothed_targets(hits)
-        used, weights = [0, 1], fit_logistic(features, targets)
-        while weights[:-1].min(initial=0.0) < 0:
-            used.pop(int(weights[:-1].argmin()))
-            weights = fit_logistic(features[used], targets)
-        ab = np.zeros(2)
-        ab[used] = weights[:-1]
-        return cls(float(ab[0]), float(ab[1]), float(weights[-1]))
-
-
-class Beta(OneVsRest):
-    """Beta calibration (Kull et al. 2017): the two ends of the probability scale are stretched separately.
-
-    Correct when probabilities are beta-distributed in each class; a = b = 1, c = 0 is the identity.
-
-    >>> rng = np.random.default_rng(0)
-    >>> y = rng.integers(0, 2, 2000)
-    >>> logits = rng.normal(size=(2000, 2)) + np.eye(2)[y]
-    >>> Beta().fit(3 * logits, y).predict_proba([[0.0, 3.0]]).round(1).tolist()
-    [[0.2, 0.8]]
-    """
-
-    name = "beta"
-    curve = BetaCurve
-    rows_per_class = 150
-
-
-def _beta_features(odds: np.ndarray) -> np.ndarray:
-    """log p and -log(1 - p) `[2, n]` with p = sigmoid(odds)."""
-    from scipy.special import log_expit
-
-    return np.stack([log_expit(odds), -log_expit(-odds)])
-
-
-def smoothed_targets(hits: np.ndarray) -> np.ndarray:
-    """Platt's targets `[n]` of booleans `[n]`.
-
-    >>> smoothed_targets(np.array([True, False, False])).tolist()
-    [0.6666666666666666, 0.25, 0.25]
-    """
-    n_hits = int(np.count_nonzero(hits))
-    return np.where(hits, (n_hits + 1.0) / (n_hits + 2.0), 1.0 / (hits.size - n_hits + 2.0))
-
-
-def sigmoid(x: np.ndarray) -> np.ndarray:
-    """1/(1 + exp(-x)), with x clipped to ±700, where it is 0 or 1 to 1e-304.
-
-    >>> sigmoid(np.array([-1000.0, 0.0, 1000.0])).round(9).tolist()
-    [0.0, 0.5, 1.0]
-    """
-    return 1.0 / (1.0 + np.exp(-np.clip(x, -700.0, 700.0)))
-
-
-def fit_logistic(features: np.ndarray, targets: np.ndarray, tolerance: float = 1e-4) -> np.ndarray:
-    """Weights `[d + 1]`, intercept last, minimising the cross-entropy of sigmoid(w · x + b) with targets in (0, 1).
-
-    `features` is `[d, n]`; they are scaled to unit range first, so that saturated log-odds cost no precision.
-    Newton's error is squared at each step: stopping after a step of `tolerance` leaves an error of about its square.
-
-    >>> x = np.array([[-2.0, -1.0, 1.0, 2.0]])
-    >>> fit_logistic(x, 1 / (1 + np.exp(-3 * x[0] - 1))).round(6).tolist()
-    [3.0, 1.0]
-    """
-    scale, n = np.maximum(np.abs(features).max(axis=1), np.finfo(np.float64).tiny), len(targets)
-    x = np.vstack([features / scale[:, None], np.ones(n)])
-    weights = np.zeros(len(x))
-    if n > 4 * N_GROUPS:  # first on means over rows with almost the same first feature
-        group = ((x[0] + 1.0) * (N_GROUPS / 2)).astype(np.intp)
-        counts = np.bincount(group)
-        filled = np.flatnonzero(counts)
-        means = np.stack([np.bincount(group, line)[filled] / counts[filled] for line in (*x, targets)])
-        weights = _newton(means[:-1], means[-1], counts[filled] / n, weights, tolerance)
-    return _newton(x, targets, np.full(n, 1.0 / n), weights, tolerance) / np.append(scale, 1.0)
-
-
-def _newton(
-    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, tolerance: float
-) -> np.ndarray:
-    """Newton's method for features `[d + 1, n]` and weights of rows `[n]` that sum to one; the loss is convex."""
-    gradient, hessian = _derivatives(x, targets, shares, weights)
-    for _ in range(MAX_STEPS):
-        # The ridge, far below rounding of a healthy Hessian, fixes directions that the rows do not determine.
-        ridge = 1e-13 * np.trace(hessian) + np.finfo(np.float64).tiny
-        step = np.linalg.solve(hessian + ridge * np.eye(len(hessian)), -gradient)
-        if np.abs(step).max() <= tolerance * (1.0 + np.abs(weights).max()):
-            return weights + step
-        downhill = -gradient @ step
-        for _ in range(MAX_HALVINGS):  # until the slope at its end is not steeper upwards than it was downwards
-            gradient, hessian = _derivatives(x, targets, shares, weights + step)
-            if gradient @ step <= 0.9 * downhill:
-                break
-            step, downhill = step / 2, downhill / 2
-        weights = weights + step
-    return weights
-
-
-def _derivatives(
-    x: np.ndarray, targets: np.ndarray, shares: np.ndarray, weights: np.ndarray, width: int = 4096
-) -> tuple[np.ndarray, np.ndarray]:
-    """Gradient `[d + 1]` and Hessian `[d + 1, d + 1]` of the mean cross-entropy, in parts that fit the cache."""
-    gradient, hessian = np.zeros(len(weights)), np.zeros((len(weights), len(weights)))
-    for start in range(0, len(targets), width):
-        part = slice(start, start + width)
-        p = sigmoid(weights @ x[:, part])
-        gradient += x[:, part] @ ((p - targets[part]) * shares[part])
-        hessian += (x[:, part] * (p * (1.0 - p) * shares[part])) @ x[:, part].T
-    return gradient, hessian

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, LeakageWarning, make_calibrator
-from ebmcal.calibration.base import OneVsRest
+from ebmcal.calibration.curves import OneVsRest
 from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.evaluation.inputs import (
     Sources,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
-from ebmcal.calibration.layout import logits_in
+from ebmcal.calibration.leakage import logits_in
 from ebmcal.calibration.leakage import distinct_rows, text_key
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
