@@ -56,17 +56,15 @@ def ray_cluster(address: str | None, workers: int | None) -> Iterator[int]:
 
 def _check_address(address: str) -> None:
     """Fail within seconds; Ray itself would try for a minute."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
-    if not host or not port.isdigit():
-        raise EbmcalError(f"--ray-address: expected HOST:PORT (for example head-node:6379) or auto, got {address!r}.")
+    host, _, port = address.removeprefix("ray://").rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT).close()
-    except (OSError, OverflowError) as error:
+    except (OSError, OverflowError, ValueError) as error:
         raise EbmcalError(
-            f"Nothing answers at the Ray address {address} ({error}). Start the cluster there with `ray start --head`, "
-            "or omit --ray-address to use this machine."
+            f"Nothing answers at the Ray address {address} ({error}); expected HOST:PORT or auto. Start the cluster "
+            "there with `ray start --head`, or omit --ray-address to use this machine."
         ) from error
 
 

@@ -53,12 +53,12 @@ class Console(Reporter):
 
     @contextlib.contextmanager
     def stage(self, title: str, total: int | None = None) -> Iterator[Advance]:
-        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-        from rich.progress import TimeRemainingColumn as Remaining
+        from rich import progress as rich
 
-        columns: list[Any] = [TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()]
-        columns += [TextColumn("remaining"), Remaining(), TextColumn("{task.fields[note]}")]
-        with super().stage(title, total), Progress(*columns, console=self.console) as bars:
+        bar_and_count = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+        times = (rich.TimeElapsedColumn(), rich.TextColumn("remaining"), rich.TimeRemainingColumn())
+        columns = (*bar_and_count, *times, rich.TextColumn("{task.fields[note]}"))
+        with super().stage(title, total), rich.Progress(*columns, console=self.console) as bars:
             bar = bars.add_task(title, total=total, note="")
 
             def advance(n: int = 1, note: str | None = None) -> None:
@@ -73,11 +73,7 @@ def make_reporter(progress: bool | None, log: Path | None = None) -> Reporter:
     """A `Console` in the main process if `progress` is true (None: on terminals and in notebooks), else silent."""
     if os.environ.get("RANK", "0") != "0":
         return Reporter()
-    return Console(log) if (_is_interactive() if progress is None else progress) else Reporter(log)
-
-
-def _is_interactive() -> bool:
-    from rich.console import Console as RichConsole
-
-    console = RichConsole(stderr=True)
-    return console.is_terminal or console.is_jupyter
+    if progress is False:
+        return Reporter(log)
+    drawn = Console(log)
+    return drawn if progress or drawn.console.is_terminal or drawn.console.is_jupyter else Reporter(log)

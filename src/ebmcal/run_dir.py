@@ -153,11 +153,7 @@ def update_card(model: PathLike, **entries: Any) -> None:
 
 
 def weights_fingerprint(model: PathLike) -> str:
-    """A cheap identity of the weights in a model directory: names, sizes and modification-proof headers.
-
-    The safetensors header lists every tensor; together with a sample of the bytes it changes with any retraining,
-    without reading gigabytes.
-    """
+    """A cheap identity of the weights in a model directory: any retraining changes the sample of bytes it hashes."""
     files = sorted(Path(model).glob("*.safetensors"))
     if not files:
         raise EbmcalError(f"{model} has no *.safetensors weights. Expected a model directory.")

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebmcal.config import RunConfig, load_config
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
 from ebmcal.run_dir import RunDir, Trial
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from ebmcal.evaluation import Evaluation
     from ebmcal.model import Model
-    from ebmcal.reports.table import Table
+    from ebmcal.reports.page import Table
 
 #: Rows: a path, (texts, labels), a dict of columns, a data frame, an Arrow table or a `datasets.Dataset`.
 Data = Any
@@ -81,9 +81,8 @@ class Run:
         """Training rows whose label contradicts the rest of the data: id, text, given, suggested, score."""
         import pandas as pd
 
-        return pd.DataFrame(
-            self.document.get("label_issues") or [], columns=["id", "text", "given", "suggested", "score"]
-        )
+        columns = ["id", "text", "given", "suggested", "score"]
+        return pd.DataFrame(self.document.get("label_issues") or [], columns=columns)
 
     @property
     def recommended(self) -> "Model":
@@ -118,13 +117,12 @@ class Run:
         methods = dict.fromkeys(trial.method for trial in known if method or trial.method != "frozen-probe")
         if method is None and len(methods) != 1:
             raise EbmcalError(f"Choose a method of {self.folder}: {', '.join(methods) or 'none yet'}.")
-        method = next(iter(methods)) if method is None else method
-        if method not in methods:
+        if method is not None and method not in methods:
             raise unknown_name(f"method of {self.folder}", method, methods)
-        seeds = sorted(trial.seed for trial in known if trial.method == method)
+        seeds = {t.seed: t for t in sorted(known) if t.method == (method or next(iter(methods)))}
         if seed is not None and seed not in seeds:
-            raise EbmcalError(f"{self.folder} has no {method} with seed {seed}; it has {', '.join(map(str, seeds))}.")
-        return Trial(method, seeds[0] if seed is None else seed)
+            raise EbmcalError(f"{self.folder} has no seed {seed}; it has {', '.join(map(str, seeds))}.")
+        return next(iter(seeds.values())) if seed is None else seeds[seed]
 
 
 def open_run(folder: str | os.PathLike[str]) -> Run:
@@ -207,21 +205,26 @@ def run(
         "learning_rate": learning_rate, "max_length": max_length, "energy_weight": energy_weight, "output": output,
     }  # fmt: skip
     values = {name: value for name, value in given.items() if value is not None} | dict(settings or {})
-    data = {"train": train, "test": test, "calibration": None if calibration == "auto" else calibration}
-    in_memory = {name: value for name, value in data.items() if _is_in_memory(value)}
-    values |= {name: value for name, value in data.items() if value is not None and name not in in_memory}
-    others = dict(ood or {})
-    if objects := {name: texts for name, texts in others.items() if _is_in_memory(texts)}:
-        in_memory["ood"] = objects
-    if files := {name: path for name, path in others.items() if name not in objects}:
-        values["ood"] = files
-    return start_run(_load(config, values), in_memory, progress=progress)
+    is_default = isinstance(calibration, str) and calibration == "auto"
+    files, in_memory = _divide({"train": train, "test": test, "calibration": None if is_default else calibration})
+    ood_files, ood_in_memory = _divide(ood or {})
+    values |= files | ({"ood": ood_files} if ood_files else {})
+    if isinstance(config, RunConfig):
+        values = {name: getattr(config, name) for name in config.model_fields_set} | values
+        config = None
+    loaded = load_config(None if config is None else Path(config).expanduser(), values)
+    return start_run(loaded, in_memory | ({"ood": ood_in_memory} if ood_in_memory else {}), progress=progress)
+
+
+def _divide(data: Mapping[str, Data]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Paths, and objects in memory."""
+    given = {name: value for name, value in data.items() if value is not None}
+    files = {name: value for name, value in given.items() if isinstance(value, str | os.PathLike)}
+    return files, {name: value for name, value in given.items() if name not in files}
 
 
 def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, progress: bool | None = None) -> Run:
     """`run` with a complete config; `in_memory` holds data that is not in files."""
-    from ebmcal.errors import require_extra
-
     require_extra("train", "torch", "transformers", "datasets")
     from ebmcal.pipeline import run_stages
 
@@ -233,14 +236,3 @@ def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, 
     output = config.output.expanduser()
     run_stages(config.model_copy(update={"output": output}), make_reporter(progress, RunDir(output).log), in_memory)
     return Run(output, owner)
-
-
-def _load(config: RunConfig | str | os.PathLike[str] | None, values: dict[str, Any]) -> RunConfig:
-    if isinstance(config, RunConfig):
-        changed = {k: v for k, v in config.model_dump().items() if k in config.model_fields_set}
-        return load_config(None, changed | values)
-    return load_config(None if config is None else Path(config).expanduser(), values)
-
-
-def _is_in_memory(data: Any) -> bool:
-    return data is not None and not isinstance(data, str | os.PathLike)

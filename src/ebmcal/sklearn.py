@@ -76,26 +76,16 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
         if len(classes) < 2:
             raise EbmcalError(f"All labels belong to one class, {classes[0]}; training needs at least two classes.")
         labels = [f"class_{code:06d}" for code in codes]  # names that files cannot misread, in the order of classes_
-        some = (texts, labels)
-        only = None if self.calibration else "train"
-        seed = self.random_state
+        rows, seed = (texts, labels), self.random_state
         seed = int(seed) if isinstance(seed, int | np.integer) else int(check_random_state(seed).randint(2**31))
+        settings = {"eval_steps": NEVER, "save_steps": NEVER, "only": None if self.calibration else "train"}
+        batch_size = self.batch_size or (min(len(texts), 16) if len(texts) < 32 else None)
         finished = run(
-            some,
-            test=some,
-            calibration=self.calibration or some,
-            encoder=self.encoder,
-            methods=[self.method],
-            seeds=seed,
-            epochs=self.epochs,
-            batch_size=self.batch_size or (min(len(texts), 16) if len(texts) < 32 else None),
-            learning_rate=self.learning_rate,
-            max_length=self.max_length,
-            energy_weight=self.energy_weight,
-            settings={"eval_steps": NEVER, "save_steps": NEVER, "only": only, "posthoc": ["temperature"]}
-            | dict(self.settings or {}),
-            progress=self.progress,
-        )
+            rows, test=rows, calibration=self.calibration or rows, encoder=self.encoder, methods=[self.method],
+            seeds=seed, epochs=self.epochs, batch_size=batch_size, learning_rate=self.learning_rate,
+            max_length=self.max_length, energy_weight=self.energy_weight, progress=self.progress,
+            settings=settings | {"posthoc": ["temperature"]} | dict(self.settings or {}),
+        )  # fmt: skip
         self.classes_, self.model_ = classes, finished.model(self.method)
         if self.calibration:
             self.model_ = self.model_.calibrate(finished.predictions(self.method, "out_of_fold"))
@@ -141,11 +131,7 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
 
 
 def as_texts(X: Any) -> list[Any]:
-    """Texts, or pairs of texts, from lists, arrays, Series and frames with one or two columns.
-
-    >>> as_texts(np.array([["a"], ["b"]])), as_texts([("a", "b")])
-    (['a', 'b'], [('a', 'b')])
-    """
+    """Texts, or pairs of texts, from lists, arrays, Series and frames with one or two columns."""
     if isinstance(X, str):
         raise EbmcalError("Expected an iterable of texts, got a string. For one text pass a list: [text].")
     X = X.to_numpy() if hasattr(X, "to_numpy") else X

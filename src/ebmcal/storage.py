@@ -5,7 +5,6 @@ the new one, never half of one. Errors of the file system become an `EbmcalError
 """
 
 import contextlib
-import errno
 import hashlib
 import json
 import os
@@ -38,19 +37,15 @@ def explain_disk_errors(path: PathLike) -> Iterator[None]:
     """Turn write errors below `path`, raised by the system or by a library, into an `EbmcalError` that names it."""
     try:
         yield
-    except OSError as error:
-        raise _write_error(path, error) from error
     except Exception as error:
-        if any(sign in str(error) for sign in _FULL_DISK):
-            raise _write_error(path, OSError(errno.ENOSPC, _FULL_DISK[0])) from error
-        raise
-
-
-def _write_error(path: PathLike, error: OSError) -> EbmcalError:
-    return EbmcalError(
-        f"Could not write {path}: {error.strerror or error}. Finished work is kept; free some space or fix the "
-        "permissions and run the same command again."
-    )
+        is_full = any(sign in str(error) for sign in _FULL_DISK)
+        if not is_full and not isinstance(error, OSError):
+            raise
+        reason = _FULL_DISK[0] if is_full else getattr(error, "strerror", None) or error
+        raise EbmcalError(
+            f"Could not write {path}: {reason}. Finished work is kept; free some space or fix the permissions and run "
+            "the same command again."
+        ) from error
 
 
 @contextlib.contextmanager
@@ -80,12 +75,9 @@ def atomic_write(path: PathLike, *, directory: bool = False) -> Iterator[Path]:
 
 
 def _flush(path: Path) -> None:
-    if os.name == "nt":  # cannot open a directory
-        return
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
+    if os.name != "nt":  # which cannot open a directory
+        descriptor = os.open(path, os.O_RDONLY)
         os.fsync(descriptor)
-    finally:
         os.close(descriptor)
 
 
@@ -118,8 +110,6 @@ def read_json(path: PathLike) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise EbmcalError(f"{path} does not exist.") from error
-    except IsADirectoryError as error:
-        raise EbmcalError(f"{path} is a directory; expected a JSON file.") from error
     except (ValueError, OSError, RecursionError) as error:
         raise EbmcalError(f"{path} is not valid JSON: {error}.") from error
 
@@ -154,18 +144,15 @@ def file_checksum(path: PathLike) -> str:
     """SHA-256 of the bytes of a file."""
     digest = hashlib.sha256()
     with open(path, "rb") as handle:
-        for block in iter(lambda: handle.read(1 << 20), b""):
+        while block := handle.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
 
 
 def cache_dir(given: PathLike | None = None) -> Path:
     """The cache that runs share: `given`, $EBMCAL_CACHE, or `ebmcal` in the user's cache directory."""
-    if given:
-        return Path(given).expanduser()
-    if os.environ.get("EBMCAL_CACHE"):
-        return Path(os.environ["EBMCAL_CACHE"]).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "ebmcal"
+    user_cache = Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")) / "ebmcal"
+    return Path(given or os.environ.get("EBMCAL_CACHE") or user_cache).expanduser()
 
 
 @contextlib.contextmanager
