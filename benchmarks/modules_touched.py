@@ -40,8 +40,8 @@ def main() -> None:
     import numpy as np
 
     from ebmcal.config import load_config
+    from ebmcal.pipeline import open_workspace
     from ebmcal.pipeline.trials import make_trainer
-    from ebmcal.pipeline.workspace import open_workspace
     from ebmcal.progress import Reporter
     from ebmcal.run_dir import Trial
     from small_runs import small_settings, write_csv

@@ -19,10 +19,10 @@ from datasets import Dataset
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
 from ebmcal.modeling.pretrained import quiet
+from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm
 from ebmcal.noise.generation import SamplingSettings, fill_store
-from ebmcal.noise.lm_training import LmSettings, fit_noise_lm
+from ebmcal.noise.sources import Texts
 from ebmcal.noise.store import NoiseStore
-from ebmcal.noise.streams import Texts
 from ebmcal.progress import Console
 from ebmcal.training.runtime import use_bf16
 from timing import publish

@@ -20,7 +20,7 @@ from ebmcal.data import DataConfig, load_task
 from ebmcal.modeling.pretrained import check_encoder, load_encoder, load_tokenizer, quiet
 from ebmcal.noise import NoiseStream, online_stream
 from ebmcal.noise.masked_lm import MaskedLm
-from ebmcal.noise.streams import OnlineStream, Texts
+from ebmcal.noise.sources import OnlineStream, Texts
 from ebmcal.training.runtime import use_bf16
 from timing import in_turns, publish
 

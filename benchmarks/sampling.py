@@ -24,9 +24,8 @@ from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer,
 
 from ebmcal.modeling.packing import Tokens, pack, padded_inputs
 from ebmcal.modeling.pretrained import load_language_model, quiet
-from ebmcal.noise.causal_lm import Layout, Markers, NoiseLm
-from ebmcal.noise.lm_training import NoiseLmTrainer, collate
-from ebmcal.noise.sampler import prepare_training, sample
+from ebmcal.noise.causal_lm import Layout, Markers, NoiseLm, NoiseLmTrainer, collate, prepare_training
+from ebmcal.noise.sampler import sample
 from ebmcal.training.runtime import reuse_freed_memory, use_bf16
 from timing import draw_texts, in_turns, peak, publish
 

@@ -23,12 +23,12 @@ LAYERS = [
     {"selective"},
     {"methods", "data", "noise", "modeling", "training", "config", "evaluation", "advice", "reports", "monitoring"},
     {"model", "pipeline"},
-    {"prediction", "runs", "serving", "robustness", "export", "benchmark", "sklearn"},
+    {"bulk_prediction", "runs", "serving", "robustness", "export", "benchmark", "sklearn"},
     {"cli", "__main__"},
 ]
 EVALUATION_HALF = [
     "errors", "storage", "progress", "run_dir", "predictions", "metrics", "calibration", "selective", "evaluation",
-    "advice", "reports", "monitoring", "config", "data.tasks", "noise.setting", "training.recipe", "methods",
+    "advice", "reports", "monitoring", "config", "data.tasks", "noise.build", "training.recipe", "methods",
 ]  # fmt: skip
 
 

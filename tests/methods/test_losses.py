@@ -9,9 +9,9 @@ import torch.nn.functional as F
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import METHODS, find_method, load_method
 from ebmcal.methods.focal import focal_loss
-from ebmcal.methods.joint import nce_data_term, nce_noise_term, noise_auroc
+from ebmcal.methods.joint import nce_data_term, nce_noise_term
 from ebmcal.methods.poscal import kl_divergence, label_frequencies, look_up, squared_distance
-from ebmcal.training.trainer import EnergyConfig
+from ebmcal.training.trainer import EnergyConfig, noise_auroc
 
 ENERGIES = torch.linspace(-6, 6, 25, dtype=torch.float64)
 

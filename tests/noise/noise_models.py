@@ -4,7 +4,7 @@ import torch
 from datasets import Dataset
 
 from ebmcal.noise.causal_lm import Markers, NoiseLm, add_markers
-from ebmcal.noise.streams import Texts
+from ebmcal.noise.sources import Texts
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES, make_language_model, train_tokenizer
 

@@ -103,9 +103,10 @@ def test_logits_of_masked_words_equal_those_of_the_full_model(kind, tmp_path):
     tokenizer.save_pretrained(tmp_path)
     lm = MaskedLm.from_pretrained(str(tmp_path))
     lm.model.eval()
-    masked = [lm._mask(row, rng) for row, rng in zip(ROWS[:2], rngs(2), strict=True)]
-    places = [(i, t) for i, text in enumerate(masked) for word in text.words for t in word.tokens]
+    batch, words = lm.mask(ROWS[:2], rngs(2))
+    places = [(word.row, token) for word in words for token in word.tokens]
     with torch.no_grad():
-        for (i, t), logits in zip(places, lm._logits(masked, places), strict=True):
-            expected = lm.model(input_ids=torch.tensor(masked[i].ids)[None]).logits[0, t]
+        for (i, t), logits in zip(places, lm.logits(batch, words), strict=True):
+            ids = batch["input_ids"][i][batch["attention_mask"][i].bool()]
+            expected = lm.model(input_ids=ids[None]).logits[0, t]
             torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-4)

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
-from ebmcal.noise.streams import MixtureStream, OnlineStream, StoredStream, allot
+from ebmcal.noise.build import MixtureStream, allot
+from ebmcal.noise.sources import OnlineStream
+from ebmcal.noise.store import StoredStream
 
 
 class Numbers:

@@ -13,8 +13,7 @@ from noise_models import make_texts
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import online_stream
-from ebmcal.noise.splice import Splice, splice_texts, split_words
-from ebmcal.noise.streams import OnlineStream, Texts
+from ebmcal.noise.sources import OnlineStream, Splice, Texts, splice_texts, split_words
 from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords, shuffle_words
 from tiny_models import SENTENCES
 

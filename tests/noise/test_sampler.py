@@ -119,10 +119,10 @@ def test_later_tokens_follow_the_distribution_too(lm):
 def test_a_sample_does_not_depend_on_the_others(lm, batch_size):
     layouts = make_layouts(lm)
     uniforms = uniforms_for(layouts, n_samples=3)
-    expected = [[s.ids for s in sample(lm, [p], [u])[0]] for p, u in zip(layouts, uniforms, strict=True)]
+    expected = [[s.written for s in sample(lm, [p], [u])[0]] for p, u in zip(layouts, uniforms, strict=True)]
     together = sample(lm, layouts, uniforms, batch_size=batch_size)
-    assert [[s.ids for s in samples] for samples in together] == expected
-    assert len({tuple(s.ids) for s in together[0]}) > 1  # samples of one prompt differ
+    assert [[s.written for s in samples] for samples in together] == expected
+    assert len({tuple(s.written) for s in together[0]}) > 1  # samples of one prompt differ
 
 
 def test_ended_samples_leave_the_batch(monkeypatch):
@@ -141,10 +141,10 @@ def test_removing_rows_changes_nothing(lm, monkeypatch):
     shapes = patched(lm, monkeypatch, end_after_every(lm, 5))
     layouts = make_layouts(lm)
     uniforms = uniforms_for(layouts, n_samples=4, length=30)
-    removed = [[s.ids for s in samples] for samples in sample(lm, layouts, uniforms)]
+    removed = [[s.written for s in samples] for samples in sample(lm, layouts, uniforms)]
     assert len({n for n, _ in shapes[1:]}) > 3
     monkeypatch.setattr(sampler, "REMOVE_AT", 1.0)
-    assert [[s.ids for s in samples] for samples in sample(lm, layouts, uniforms)] == removed
+    assert [[s.written for s in samples] for samples in sample(lm, layouts, uniforms)] == removed
 
 
 def test_samples_that_replace_ended_ones_change_nothing(lm, monkeypatch):
@@ -152,9 +152,9 @@ def test_samples_that_replace_ended_ones_change_nothing(lm, monkeypatch):
     shapes = patched(lm, monkeypatch, end_after_every(lm, 3))
     layouts = make_layouts(lm, n=12)
     uniforms = uniforms_for(layouts, n_samples=2, length=30)
-    expected = [[s.ids for s in sample(lm, [p], [u])[0]] for p, u in zip(layouts, uniforms, strict=True)]
+    expected = [[s.written for s in sample(lm, [p], [u])[0]] for p, u in zip(layouts, uniforms, strict=True)]
     shapes.clear()
-    assert [[s.ids for s in samples] for samples in sample(lm, layouts, uniforms, batch_size=8)] == expected
+    assert [[s.written for s in samples] for samples in sample(lm, layouts, uniforms, batch_size=8)] == expected
     prompts = [i for i, (_, length) in enumerate(shapes) if length > 1]
     assert len(prompts) > 3
     # After a prompt of one or two layouts with two samples each, the batch has more rows than those.
@@ -203,7 +203,7 @@ def test_samples_that_outgrow_the_lm_are_unfinished_and_change_no_other(kind, mo
     assert all(one.is_unfinished for one in samples)
     assert [len(one.written) for one in samples] == [20, 256 - len(layouts[1].prompt), 0]
     ((alone,),) = sample(lm, layouts[:1], uniforms[:1])
-    assert alone.ids == samples[0].ids
+    assert alone.written == samples[0].written
 
 
 def test_markers_are_never_written_and_separators_only_in_pairs(monkeypatch):

@@ -8,22 +8,25 @@ import ebmcal
 from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.errors import EbmcalError
 from ebmcal.pipeline.cross_fit import describe_cost, plan_folds
+from ebmcal.progress import Reporter
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
 NAMES = ("bad", "fair", "good")
 
 
-def folds_of(keys, labels, n_folds=None):
-    return plan_folds(np.asarray(keys, dtype=np.uint64), np.asarray(labels), NAMES, n_folds, seed=0)
+def folds_of(keys, labels, n_folds=None, reporter=None):
+    keys, labels = np.asarray(keys, dtype=np.uint64), np.asarray(labels)
+    return plan_folds(keys, labels, NAMES, n_folds, 0, reporter or Reporter())
 
 
 def test_small_data_has_five_folds_and_large_data_one_split():
     small, large = (folds_of(np.arange(n), np.arange(n) % 3) for n in (100, 1000))
     assert np.bincount(small).tolist() == [20] * 5
-    assert describe_cost(small) == "cross-fitting: 5 folds; training takes about 5.0 times as long as without"
+    assert describe_cost(small) == "cross-fitting: 5 folds; training takes 6 times as long as without"
     assert (large == 0).sum() == 200
     assert set(large) == {-1, 0}
-    assert "one split of 200 rows; training takes about 1.8 times" in describe_cost(large)
+    assert "one split of 200 rows; training takes 2 times" in describe_cost(large)
+    assert "Label issues are searched in these rows only; --folds 5 covers all rows" in describe_cost(large)
 
 
 def test_folds_are_stratified_and_keep_duplicates_together():
@@ -41,12 +44,22 @@ def test_a_class_with_fewer_texts_than_folds_is_in_every_training_part():
     assert all(set(labels[folds != fold]) == {0, 1} for fold in range(5))
 
 
+@pytest.mark.parametrize("keys", [range(12), [*range(10), 10, 10]], ids=["one row", "one text twice"])
+def test_labels_with_one_text_are_always_trained_on_and_named(keys, monkeypatch):
+    labels, lines = np.array([0, 1] * 5 + [2, 2 if keys[-1] == 10 else 0]), []
+    monkeypatch.setattr(Reporter, "info", lambda self, text: lines.append(text))
+    folds = folds_of(keys, labels, 5)
+    assert (folds[labels == 2] == -1).all()
+    assert (folds[labels != 2] >= 0).all()
+    assert len(lines) == 1
+    assert "labels with a single training text: 'good'" in lines[0]
+
+
 @pytest.mark.parametrize(
     ("keys", "labels", "n_folds", "message"),
     [
         (range(9), [1] * 9, 3, "at least two classes"),
-        (range(9), [0] * 8 + [2], 3, "at least 2 training rows of every class, with different texts, but 'good' has 1"),
-        ([*range(8), 8, 8], [0] * 8 + [1, 1], 3, "different texts, but 'fair' has 1"),
+        (range(9), [0] * 8 + [2], 3, "at least two classes with two training rows"),
         (range(9), [0, 1, 2] * 3, 1, "n_folds is 1; expected 2 to 9"),
         (range(9), [0, 1, 2] * 3, 10, "n_folds is 10; expected 2 to 9"),
     ],

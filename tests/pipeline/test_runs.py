@@ -15,8 +15,10 @@ from datasets import Dataset
 from transformers import AutoModelForSequenceClassification
 
 import ebmcal
+from ebmcal.advice import Advice
 from ebmcal.errors import EbmcalError, Interrupted
-from ebmcal.pipeline import cross_fit
+from ebmcal.pipeline import cross_fit, extra_advice, trials
+from ebmcal.run_dir import Trial
 from small_runs import LABELS, rows, small_settings, write_csv
 
 
@@ -178,7 +180,7 @@ def test_only_train_stops_after_training(encoder_dir, tmp_path):
     ("changes", "message"),
     [
         ({"methods": "hiden"}, "Did you mean 'hidden'"),
-        ({"folds": 1, "calibration": "cross-fit"}, "at least 2"),
+        ({"folds": 1, "calibration": "cross-fit"}, "greater than or equal to 2"),
         ({"settings": {"stpes": 3, "max_length": 32}}, "Did you mean 'steps'"),
         ({"settings": {"steps": 3}, "epochs": 2}, "either steps or epochs"),
         ({"settings": {"max_length": 4096}}, "at most 64 tokens"),
@@ -194,16 +196,56 @@ def test_wrong_settings_are_reported_before_anything_is_trained(changes, message
     assert not (tmp_path / "run" / "trials").exists()
 
 
-def test_one_class_and_rare_classes(encoder_dir, tmp_path):
-    settings = small_settings(encoder_dir, methods="baseline", test=(TEXTS, NAMES))
+def test_one_class_is_refused_and_a_label_with_one_row_is_named(encoder_dir, tmp_path):
+    settings = small_settings(encoder_dir, methods="baseline", calibration="cross-fit", folds=2, test=(TEXTS, NAMES))
     with pytest.raises(EbmcalError, match="class"):
-        ebmcal.run((TEXTS, ["good"] * 90), output=tmp_path / "a", **settings)
-    rare = [*NAMES[:-1], "bad"]
-    rare = ["bad" if name == "good" else name for name in rare[:-1]] + ["good"]
-    with pytest.raises(EbmcalError, match="every class, with different texts, but 'good' has 1"):
-        ebmcal.run((TEXTS, rare), calibration="cross-fit", output=tmp_path / "b", **settings)
+        ebmcal.run((TEXTS, ["good"] * 90), output=tmp_path, **settings)
     # nothing was trained, so the corrected data may use the same directory
-    ebmcal.run((TEXTS, NAMES), calibration="cross-fit", folds=2, output=tmp_path / "b", **settings)
+    run = ebmcal.run((TEXTS, [*NAMES[:-1], "god"]), output=tmp_path, **settings)
+    assert run.predictions("baseline", "out_of_fold").n_rows == 89
+    assert run.predictions("frozen-probe", "out_of_fold").n_rows == 89
+    assert (tmp_path / "log.txt").read_text().count("labels with a single training text: 'god'") == 1
+
+
+def test_a_changed_noise_file_is_noticed(encoder_dir, tmp_path):
+    file = tmp_path / "pages.txt"
+    file.write_text("one page\nanother page\n")
+    settings = small_settings(encoder_dir, methods="hidden", noise=f"unrelated:{file}", output=tmp_path / "run")
+    settings["settings"] |= {"only": "train"}
+    ebmcal.run((TEXTS, NAMES), **settings)
+    ebmcal.run((TEXTS, NAMES), **settings)
+    file.write_text("one page\nsomething else\n")
+    with pytest.raises(EbmcalError, match=r"noise file .*pages.txt changed since the run"):
+        ebmcal.run((TEXTS, NAMES), **settings)
+
+
+@pytest.mark.parametrize(("scale", "n"), [(1.0, 0), (0.2, 1)])
+def test_undertrained_fold_models_are_mentioned(scale, n):
+    """Logits with a temperature of 1, and the same ones five times as small."""
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(2000, 3)) * 2
+    labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
+    trial = Trial("hidden", 1)
+    found = {trial: {"out_of_fold": ebmcal.Predictions(labels, LABELS, logits=scale * logits)}}
+    assert ["undertrained" in s for s in extra_advice(Advice(trial, None, ()), found)] == [True] * n
+
+
+def test_the_strength_of_the_probe_is_chosen_on_some_rows_and_inside_the_range(monkeypatch):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=600)
+    features = np.eye(3)[labels] + rng.normal(size=(600, 3))
+    tried, original = {}, trials.out_of_fold
+
+    def recorded(strength, x, y, *rest):
+        tried[strength] = len(y)
+        return original(strength, x, y, *rest)
+
+    monkeypatch.setattr(trials, "out_of_fold", recorded)
+    monkeypatch.setattr(trials, "MAX_STRENGTH_ROWS", 300)
+    probe = trials.fit_probe(features * 100, labels, 3)  # large features need a small strength
+    assert set(tried.values()) == {300}
+    assert min(tried) < probe.C < max(tried)
+    assert probe.C < trials.FIRST_STRENGTH / 10
 
 
 def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):

@@ -25,8 +25,9 @@ def generate_noise(
     """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
     chosen = _find_engine(engine or "local", ray_address, workers)
     _check_sources(config.noise)
-    from ebmcal.noise.build import StoredNoise, build_noise
-    from ebmcal.pipeline.workspace import noise_config, prepare
+    from ebmcal.noise.build import build_noise
+    from ebmcal.noise.store import StoredNoise
+    from ebmcal.pipeline import noise_config, prepare
     from ebmcal.progress import make_reporter
 
     reporter = make_reporter(progress=True)
@@ -116,7 +117,7 @@ def show(
 
 
 def _show_run(run: "RunDir", number: int) -> None:
-    from ebmcal.reports.examples import noise_source_table
+    from ebmcal.reports.tables import noise_source_table
     from ebmcal.storage import read_json
 
     results = read_json(run.results)
@@ -128,7 +129,7 @@ def _show_run(run: "RunDir", number: int) -> None:
 
 
 def _show_store(store: "NoiseStore", number: int) -> None:
-    from ebmcal.noise.generation import kept_share
+    from ebmcal.noise.store import kept_share
 
     kept = kept_share(store.rows(500))
     facts = {

@@ -126,15 +126,3 @@ class Joint(Method):
             "nce_data": (nce_data_term(energies, k) * batch.data, weight),
             "nce_noise": (nce_noise_term(energies, k) * batch.noise, weight),
         }
-
-
-def noise_auroc(energies: Tensor, is_noise: Tensor, of: Tensor | None = None) -> Tensor:
-    """How often a data text has a lower energy than a noise text (than those of a source), ties half: an AUROC.
-
-    >>> noise_auroc(torch.tensor([-1.0, 1.0, -2.0]), torch.tensor([False, True, True])).item()
-    0.5
-    """
-    gap = energies[None, :] - energies[:, None]  # [i, j] = E_j - E_i
-    pairs = (~is_noise[:, None] & (is_noise if of is None else of)[None, :]).float()  # i is data, j is noise
-    wins = (gap > 0).float() + 0.5 * (gap == 0).float()
-    return (wins * pairs).sum() / pairs.sum()

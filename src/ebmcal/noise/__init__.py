@@ -1,29 +1,33 @@
 """Noise texts for noise contrastive estimation: what the energy learns to distinguish from data.
 
-`setting` parses the `noise` setting. Sources: `splice`, `unrelated`, `masked_lm`, and a causal LM in three steps:
-`causal_lm` masks texts, `lm_training` finetunes the LM, `sampler` draws from it. `generation` produces its texts, in
-this process or on a cluster, and `store` keeps them. `streams` is what a training draws from, and `build` puts it all
-together. Importing this package is cheap; torch is imported on first use.
+`build` parses the `noise` setting and builds the noise of a run. Sources: `sources` has what they share and `splice`,
+the default; `unrelated`; `masked_lm`; and a causal LM: `causal_lm` masks texts and finetunes it, `sampler` draws from
+it, `generation` produces its texts, in this process or on a cluster, and `store` keeps them. Importing this package is
+cheap; torch is imported on first use.
 """
 
 import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ebmcal.noise.build import Noise, build_noise, check_noise, generate_noise, online_stream
+    from ebmcal.noise.build import (
+        LM_MODES,
+        Noise,
+        NoiseConfig,
+        NoisePart,
+        build_noise,
+        check_noise,
+        format_noise,
+        generate_noise,
+        online_stream,
+        parse_noise,
+    )
     from ebmcal.noise.generation import RayEngine
-    from ebmcal.noise.setting import LM_MODES, NoiseConfig, NoisePart, format_noise, parse_noise
-    from ebmcal.noise.store import NoiseStore
-    from ebmcal.noise.streams import NoiseStream, NoiseText, StoredStream
+    from ebmcal.noise.sources import NoiseStream, NoiseText
+    from ebmcal.noise.store import NoiseStore, StoredStream
 
-_MODULES = {
-    "build": ("Noise", "build_noise", "check_noise", "generate_noise", "online_stream"),
-    "generation": ("RayEngine",),
-    "setting": ("LM_MODES", "NoiseConfig", "NoisePart", "format_noise", "parse_noise"),
-    "store": ("NoiseStore",),
-    "streams": ("NoiseStream", "NoiseText", "StoredStream"),
-}
-_HOME = {name: module for module, names in _MODULES.items() for name in names}
+_HOME = {"RayEngine": "generation", "NoiseStream": "sources", "NoiseText": "sources", "NoiseStore": "store"}
+_HOME |= {"StoredStream": "store"}
 
 __all__ = [
     "LM_MODES",
@@ -45,6 +49,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME[name]}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'build')}"), name)

@@ -1,15 +1,16 @@
 """Generating LM noise: mask source texts, sample from the LM, keep the usable texts, fill a store.
 
 `generate_shard` is a pure function of the LM, the source texts and the settings, so shards can be made in this process
-(`generate_locally`) or on a cluster (`RayEngine`), in any order.
+(`generate_locally`) or on a cluster (`RayEngine`), in any order. `stored_noise` does it all for a run, in the cache:
+
+    <cache>/noise_lm/<key>/     the noise LM
+    <cache>/noise/<key>/        its texts, a `NoiseStore`
 """
 
-import re
 import socket
 from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,20 +18,20 @@ import numpy as np
 import torch
 
 from ebmcal.cluster import map_on_cluster, ray_cluster
+from ebmcal.data import dataset_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.pretrained import default_device
-from ebmcal.noise.causal_lm import CARD, MODES, Layout, NoiseLm
+from ebmcal.noise.build import NoiseConfig, NoisePart
+from ebmcal.noise.causal_lm import CARD, LmSettings, NoiseLm, fit_noise_lm
 from ebmcal.noise.sampler import Sample, sample
-from ebmcal.noise.store import NoiseStore, Shard
-from ebmcal.noise.streams import TextPair, Texts
+from ebmcal.noise.sources import TextPair, Texts
+from ebmcal.noise.store import MARKER, NoiseStore, Shard, StoredNoise, kept_share
 from ebmcal.progress import Reporter
-from ebmcal.training.runtime import use_bf16
+from ebmcal.storage import fingerprint, locked, read_json, remove_temporary_files
+from ebmcal.training.runtime import n_processes, use_bf16
 
-SENTENCE_END = re.compile(r"[.!?…。！？]+[\"'”’)\]]*(?=\s|$)")
-
-#: Generation stops if more than this share of the samples do not end, or fewer than the second are usable, of at least
-#: so many samples. Above the third, unended samples are reported.
-MAX_UNFINISHED, MIN_USABLE, MIN_SAMPLES, MANY_UNFINISHED = 0.5, 0.01, 1000, 0.05
+#: Generation stops if a smaller share of the samples is usable: most of them do not end, or lose their separator.
+MIN_USABLE = 0.25
 
 #: Shards submitted to a cluster at a time, which bounds the memory of their source texts.
 MAX_SHARDS = 2048
@@ -52,14 +53,17 @@ class SamplingSettings:
     condition: str = "none"
 
 
-class Sources(NamedTuple):
-    """The source texts of a range of slots, all that is needed to write it. Masks are keyed by round and position."""
+class Slot(NamedTuple):
+    """The source text of a slot, which is masked in a round; masks are keyed by round and position."""
 
-    rounds: list[int]
-    positions: list[int]
-    ids: list[str]
-    labels: list[int]
-    texts: list[TextPair]
+    round: int
+    position: int
+    id: str
+    label: int
+    text: TextPair
+
+    def rng(self, seed: int, purpose: int, *more: int) -> np.random.Generator:
+        return np.random.default_rng([seed, purpose, self.round, self.position, *more])
 
 
 #: (store, directory of the LM, texts, texts wanted, settings) -> (start, stop, shard) as they are finished, in any
@@ -108,15 +112,49 @@ class _ShardWriter:
     settings: SamplingSettings
     lm: NoiseLm | None = None
 
-    def __call__(self, item: tuple[int, int, Sources]) -> tuple[int, int, Shard]:
-        start, stop, sources = item
+    def __call__(self, item: tuple[int, int, list[Slot]]) -> tuple[int, int, Shard]:
+        start, stop, slots = item
         if self.lm is None and not (self.lm_directory / CARD).is_file():
             raise EbmcalError(
                 f"A Ray worker on {socket.gethostname()} finds no noise LM in {self.lm_directory}. Put the cache on a "
                 "file system that all nodes share (--cache-dir)."
             )
         self.lm = self.lm or load_for_sampling(self.lm_directory, self.settings)
-        return start, stop, generate_shard(self.lm, sources, self.settings)
+        return start, stop, generate_shard(self.lm, slots, self.settings)
+
+
+def stored_noise(
+    part: NoisePart, config: NoiseConfig, train: Texts, label_names: Sequence[str], n_texts: int, n_held_out: int,
+    cache_dir: Path, reporter: Reporter, engine: Engine | None = None,
+) -> StoredNoise:  # fmt: skip
+    """The noise of a language model: finetuned and sampled, or found in the cache."""
+    data = dataset_fingerprint(train.dataset)
+    lm = LmSettings(
+        name=part.argument, mode=part.source, mask_ratio=config.mask_ratio, steps=config.lm_steps,
+        batch_size=config.lm_batch_size, learning_rate=config.lm_learning_rate, max_length=config.max_length,
+        seed=config.seed, precision=config.precision, trust_remote_code=config.trust_remote_code,
+        label_names=() if config.condition == "none" else tuple(label_names),
+    )  # fmt: skip
+    sampling = SamplingSettings(config.top_k, config.samples_per_mask, config.seed, config.precision, config.condition)
+    identity = {"lm": lm.key(data), "data": data, "mode": part.source, **asdict(sampling)}
+    directory = cache_dir / "noise" / fingerprint("noise", identity)
+    n_total, lm_root = n_texts + n_held_out, cache_dir / "noise_lm"
+    card = lm_root / lm.key(data) / "model" / CARD
+    if card.is_file() and (directory / MARKER).is_file():  # no lock: the cache may be read-only
+        store = NoiseStore.open(directory, identity)
+        if len(store) >= n_total:
+            return StoredNoise(part, store, read_json(card), n_texts)
+    if n_processes() > 1:
+        raise EbmcalError(
+            f"The noise {part.name} has not been generated, which takes a single process. Run the same command "
+            "once without torchrun, stop it when training starts, and run it again with torchrun."
+        )
+    lm_directory, facts = fit_noise_lm(lm, train, data, lm_root, reporter)
+    with locked(directory, on_wait=lambda owner: reporter.info(f"noise: waiting for {owner}, which generates it")):
+        remove_temporary_files(directory)
+        store = NoiseStore.open(directory, identity)
+        fill_store(store, lm_directory, train, n_total, sampling, reporter, engine or generate_locally)
+    return StoredNoise(part, store, facts, n_texts)
 
 
 def fill_store(
@@ -136,8 +174,8 @@ def fill_store(
             advance(max(0, min(len(shard.rows), n_texts - n_done)))
             n_done += len(shard.rows)
             _check_usable(store)
-            if is_first:
-                _report_problems(shard, reporter)
+            if is_first and (kept := kept_share(shard.rows)) is not None and kept < MIN_KEPT:
+                reporter.info(f"noise: the LM repeated only {kept:.0%} of the unmasked words. {TRAIN_LONGER}")
             is_first = False
     reporter.info(
         f"noise: {len(store):,} texts, {store.copy_share:.1%} identical to their source, {store.usable_share:.0%} of "
@@ -146,22 +184,11 @@ def fill_store(
 
 
 def _check_usable(store: NoiseStore) -> None:
-    unfinished, n = store.rejected.get("unfinished", 0), store.n_samples
-    if unfinished > MAX_UNFINISHED * n:
-        raise EbmcalError(f"{unfinished:,} of {n:,} noise samples did not end, so generation stopped. {TRAIN_LONGER}")
-    if n >= MIN_SAMPLES and store.usable_share < MIN_USABLE:
+    if store.usable_share < MIN_USABLE:
         raise EbmcalError(
-            f"Almost none of {n:,} noise samples are usable (rejected: {store.rejected}), so generation stopped. "
-            f"{TRAIN_LONGER}"
+            f"Only {store.usable_share:.0%} of {store.n_samples:,} noise samples are usable (rejected: "
+            f"{store.rejected}), so generation stopped. {TRAIN_LONGER}"
         )
-
-
-def _report_problems(shard: Shard, reporter: Reporter) -> None:
-    n_samples = max(1, len(shard.rows) + sum(shard.rejected.values()))
-    if (unfinished := shard.rejected.get("unfinished", 0) / n_samples) > MANY_UNFINISHED:
-        reporter.info(f"noise: {unfinished:.0%} of the first samples did not end. {TRAIN_LONGER}")
-    if (kept := kept_share(shard.rows)) is not None and kept < MIN_KEPT:
-        reporter.info(f"noise: the LM repeated only {kept:.0%} of the unmasked words. {TRAIN_LONGER}")
 
 
 def load_for_sampling(directory: Path, settings: SamplingSettings) -> NoiseLm:
@@ -173,142 +200,76 @@ def load_for_sampling(directory: Path, settings: SamplingSettings) -> NoiseLm:
     return lm
 
 
-def gather(texts: Texts, start: int, stop: int, seed: int) -> Sources:
-    """The sources of the slots start … stop - 1: each round goes through all texts in a new order."""
+def gather(texts: Texts, start: int, stop: int, seed: int) -> list[Slot]:
+    """The slots start … stop - 1: each round goes through all texts in a new order."""
     rounds, places = np.divmod(np.arange(start, stop), len(texts))
     orders = {r: np.random.default_rng([seed, 11, r]).permutation(len(texts)) for r in np.unique(rounds).tolist()}
     positions = [int(orders[r][place]) for r, place in zip(rounds.tolist(), places.tolist(), strict=True)]
-    labels = texts.labels[positions].tolist()
-    return Sources(rounds.tolist(), positions, [texts.ids[i] for i in positions], labels, texts[positions])
+    ids, labels = [texts.ids[i] for i in positions], texts.labels[positions].tolist()
+    return [Slot(*slot) for slot in zip(rounds.tolist(), positions, ids, labels, texts[positions], strict=True)]
 
 
-def generate_shard(lm: NoiseLm, sources: Sources, settings: SamplingSettings) -> Shard:
+def generate_shard(lm: NoiseLm, slots: list[Slot], settings: SamplingSettings) -> Shard:
     """Mask the sources, let the LM write them again, keep the usable texts."""
-    encoded = [lm.encode(text) for text in sources.texts]
-    usable = [i for i, ids in enumerate(encoded) if len(ids)]
-    keys = [[settings.seed, sources.rounds[i], sources.positions[i]] for i in usable]
-    masks = [lm.draw_mask(encoded[i], _rng(13, key)) for i, key in zip(usable, keys, strict=True)]
-    labels = [_choose_label(sources.labels[i], lm, settings, key) for i, key in zip(usable, keys, strict=True)]
-    layouts = [lm.lay_out(encoded[i], mask, label) for i, mask, label in zip(usable, masks, labels, strict=True)]
-    uniforms = [_uniforms(layout, key, settings) for layout, key in zip(layouts, keys, strict=True)]
+    usable = [(slot, ids) for slot in slots if len(ids := lm.encode(slot.text))]
+    masks = [lm.draw_mask(ids, slot.rng(settings.seed, 13)) for slot, ids in usable]
+    labels = [_choose_label(slot, lm, settings) for slot, _ in usable]
+    layouts = [lm.lay_out(ids, mask, label) for (_, ids), mask, label in zip(usable, masks, labels, strict=True)]
+    uniforms = [_uniforms(slot, len(ids), settings) for slot, ids in usable]
     groups = sample(lm, layouts, uniforms, top_k=settings.top_k)
     rows: list[dict[str, Any]] = []
-    rejected = Counter({"empty source": len(encoded) - len(usable)})
-    for i, mask, label, samples in zip(usable, masks, labels, groups, strict=True):
+    rejected = Counter({"empty source": len(slots) - len(usable)})
+    for (slot, ids), mask, label, samples in zip(usable, masks, labels, groups, strict=True):
+        runs = _runs(ids, mask)
         source = {
-            "source_id": sources.ids[i],
-            "round": sources.rounds[i],
+            "source_id": slot.id,
+            "round": slot.round,
             "label": lm.label_names[label] if label >= 0 else None,
-            "masked": show_masked(lm, encoded[i], mask),
-            "hidden": show_hidden(lm, encoded[i], mask),
+            "masked": "".join(" <M>" if is_gap else lm.tokenizer.decode(run) for run, is_gap in runs).strip(),
+            "hidden": [lm.decode(run) for run, is_gap in runs if is_gap],
         }
         for k, one in enumerate(samples):
-            (text, pair), reason = decode_sample(lm, one, is_pair=sources.texts[i][1] is not None)
+            (text, pair), reason = decode_sample(lm, one, is_pair=slot.text[1] is not None)
             if reason:
                 rejected[reason] += 1
                 continue
-            is_copy = one.ids == encoded[i].tolist()
+            is_copy = one.written == ids.tolist()
             rows.append({**source, "sample": k, "text": text, "text_pair": pair, "is_copy": is_copy})
     return Shard(rows, {reason: n for reason, n in rejected.items() if n})
 
 
-def _rng(purpose: int, key: list[int], *more: int) -> np.random.Generator:
-    seed, *rest = key
-    return np.random.default_rng([seed, purpose, *rest, *more])
-
-
-def _uniforms(layout: Layout, key: list[int], settings: SamplingSettings) -> list[np.ndarray]:
+def _uniforms(slot: Slot, n_tokens: int, settings: SamplingSettings) -> list[np.ndarray]:
     """Random numbers of each sample. They limit its length to half as long again as the source, plus 16."""
-    n = len(layout.target) + 1
-    return [_rng(17, key, k).random(n + n // 2 + 16) for k in range(settings.samples_per_mask)]
+    n = n_tokens + 1
+    return [slot.rng(settings.seed, 17, k).random(n + n // 2 + 16) for k in range(settings.samples_per_mask)]
 
 
-def _choose_label(own: int, lm: NoiseLm, settings: SamplingSettings, key: list[int]) -> int:
+def _choose_label(slot: Slot, lm: NoiseLm, settings: SamplingSettings) -> int:
     """The label that the LM reads: the source's own, or a random other one; -1 for none."""
     n_labels = len(lm.label_names)
-    if not n_labels or own < 0 or settings.condition == "none":
+    if not n_labels or slot.label < 0 or settings.condition == "none":
         return -1
     if settings.condition == "own" or n_labels < 2:
-        return own if settings.condition == "own" else -1
-    return (own + 1 + int(_rng(19, key).integers(n_labels - 1))) % n_labels
+        return slot.label if settings.condition == "own" else -1
+    return (slot.label + 1 + int(slot.rng(settings.seed, 19).integers(n_labels - 1))) % n_labels
 
 
 def decode_sample(lm: NoiseLm, one: Sample, is_pair: bool) -> tuple[TextPair, str | None]:
     """The text of a sample and None, or the reason why it is rejected."""
-    if one.is_unfinished and not MODES[lm.mode].may_truncate:
-        return ("", None), "unfinished"
-    parts = split_at(one.ids, lm.markers.separator)
-    if len(parts) != (2 if is_pair else 1):
-        return ("", None), "separator"
-    texts = [lm.decode(part) for part in parts]
     if one.is_unfinished:
-        n_kept = len(lm.decode(split_at(one.layout.before, lm.markers.separator)[-1]))
-        texts[-1] = truncate_text(texts[-1], n_kept)
-        if not texts[-1]:
-            return ("", None), "unfinished"
+        return ("", None), "unfinished"
+    ids = np.array(one.written, dtype=np.int64)
+    ends = np.flatnonzero(ids == lm.markers.separator)
+    if len(ends) != is_pair:
+        return ("", None), "separator"
+    texts = [lm.decode(part[part != lm.markers.separator].tolist()) for part in np.split(ids, ends)]
     if not all(texts):
         return ("", None), "empty"
     return (texts[0], texts[1] if is_pair else None), None
 
 
-def truncate_text(text: str, n_kept: int) -> str:
-    """Cut an unfinished text at its first line end, or its last sentence end, after `n_kept` characters; else "".
-
-    >>> truncate_text("A fine film. It is long. And then", 6), truncate_text("A fine film and then", 6)
-    ('A fine film. It is long.', '')
-    """
-    line, line_end, _ = text[n_kept:].partition("\n")
-    if line_end and line.strip():
-        return (text[:n_kept] + line).rstrip()
-    ends = [match.end() for match in SENTENCE_END.finditer(text, n_kept)]
-    return text[: ends[-1]] if ends else ""
-
-
-def split_at(ids: list[int], separator: int) -> list[list[int]]:
-    """Split a list at every separator.
-
-    >>> split_at([1, 0, 2], separator=0)
-    [[1], [2]]
-    """
-    parts: list[list[int]] = [[]]
-    for token in ids:
-        if token == separator:
-            parts.append([])
-        else:
-            parts[-1].append(token)
-    return parts
-
-
-def show_masked(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> str:
-    """The masked text for readers, with <M> for each gap and <SEP> between sentences."""
-    shown = [" <M>" if is_gap else lm.tokenizer.decode(run) for run, is_gap in _runs(ids, masked)]
-    return "".join(shown).strip()
-
-
-def show_hidden(lm: NoiseLm, ids: np.ndarray, masked: np.ndarray) -> list[str]:
-    """The words behind each gap."""
-    return [lm.decode(run) for run, is_gap in _runs(ids, masked) if is_gap]
-
-
 def _runs(ids: np.ndarray, masked: np.ndarray) -> list[tuple[list[int], bool]]:
+    """Runs of tokens that are all masked or all not, and whether they are masked."""
     edges = np.flatnonzero(np.diff(masked.astype(np.int8))) + 1
     parts = zip(np.split(ids, edges), np.split(masked, edges), strict=True)
     return [(part.tolist(), bool(flags[0])) for part, flags in parts]
-
-
-def kept_share(rows: list[dict[str, Any]]) -> float | None:
-    """The share of unmasked words that an LM repeated in order, over rows of a noise store; None if there are none.
-
-    Words next to a gap are left out, because they may be parts of words.
-
-    >>> kept_share([{"masked": "a very good <M> and so on", "text": "a good film and so on", "text_pair": None}])
-    0.75
-    """
-    n_kept = n_repeated = 0
-    for row in (row for row in rows if "<M>" in row["masked"]):
-        words = ["", *row["masked"].replace("<M>", " <M> ").replace("<SEP>", " ").split(), ""]
-        kept = [words[i] for i in range(1, len(words) - 1) if "<M>" not in words[i - 1 : i + 2]]
-        written = f"{row['text']} {row['text_pair'] or ''}".split()
-        matches = SequenceMatcher(None, kept, written, autojunk=False).get_matching_blocks()
-        n_kept, n_repeated = n_kept + len(kept), n_repeated + sum(match.size for match in matches)
-    return n_repeated / n_kept if n_kept else None

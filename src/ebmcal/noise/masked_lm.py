@@ -15,27 +15,18 @@ from torch import Tensor, nn
 
 from ebmcal.modeling.pretrained import load_masked_lm
 from ebmcal.noise.sampler import draw_from_top_k
-from ebmcal.noise.streams import TextPair, Texts
+from ebmcal.noise.sources import TextPair, Texts
 
 
 class MaskedWord(NamedTuple):
-    """The sentence of the pair that it is in, its characters, the positions of its tokens, and random numbers."""
+    """The row and the sentence it is in, its characters, the positions of its tokens, and random numbers for them."""
 
+    row: int
     sentence: int
     start: int
     stop: int
     tokens: list[int]
     uniforms: np.ndarray
-
-
-@dataclass(frozen=True)
-class MaskedText:
-    """A text as the encoder reads it."""
-
-    text: TextPair
-    ids: list[int]
-    types: list[int]
-    words: list[MaskedWord]
 
 
 @dataclass(frozen=True)
@@ -60,70 +51,59 @@ class MaskedLm:
     def rewrite(self, texts: Sequence[TextPair], rngs: Sequence[np.random.Generator]) -> list[TextPair]:
         """A noise text per text; a text without words is returned unchanged."""
         self.model.eval()
-        masked = [self._mask(text, rng) for text, rng in zip(texts, rngs, strict=True)]
-        places = [(i, token) for i, text in enumerate(masked) for word in text.words for token in word.tokens]
-        if not places:
+        batch, words = self.mask(texts, rngs)
+        if not words:
             return list(texts)
-        logits = self._logits(masked, places)  # [m, V]
-        is_first = torch.tensor([t == word.tokens[0] for text in masked for word in text.words for t in word.tokens])
+        logits = self.logits(batch, words)  # [m, V]
+        is_first = torch.tensor([token == word.tokens[0] for word in words for token in word.tokens])
         logits[:, self.tokenizer.all_special_ids] = -torch.inf
         logits[is_first.to(logits.device)[:, None] & self._continues_word.to(logits.device)] = -torch.inf
-        uniforms = torch.from_numpy(np.concatenate([word.uniforms for text in masked for word in text.words]))
-        tokens = iter(draw_from_top_k(logits, uniforms.to(logits.device), self.top_k).tolist())
-        written = [[[next(tokens) for _ in word.tokens] for word in text.words] for text in masked]
-        return [self._fill_in(text, words) for text, words in zip(masked, written, strict=True)]
+        uniforms = torch.from_numpy(np.concatenate([word.uniforms for word in words])).to(logits.device)
+        written = draw_from_top_k(logits, uniforms, self.top_k).split([len(word.tokens) for word in words])
+        parts = [[first, second or ""] for first, second in texts]
+        # From the end, so that the places of the words before stay right.
+        for word, ids in sorted(zip(words, written, strict=True), key=lambda item: -item[0].start):
+            text, new = parts[word.row][word.sentence], self.tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+            parts[word.row][word.sentence] = text[: word.start] + new.strip() + text[word.stop :]
+        return [(a, None if pair is None else b) for (a, b), (_, pair) in zip(parts, texts, strict=True)]
 
-    def _mask(self, text: TextPair, rng: np.random.Generator) -> MaskedText:
-        encoding = self.tokenizer(*(t for t in text if t is not None), truncation=True, max_length=self.max_length)
-        words: dict[tuple[int, int], list[int]] = {}  # (sentence, word) -> positions of its tokens
-        for i, place in enumerate(zip(encoding.sequence_ids(0), encoding.word_ids(0), strict=True)):
-            if None not in place:
-                words.setdefault(place, []).append(i)
-        is_masked = rng.random(len(words)) < self.mask_ratio
-        if len(words) and not is_masked.any():
-            is_masked[rng.integers(len(words))] = True
-        ids, chosen = list(encoding["input_ids"]), []
-        for ((sentence, word), tokens), hide in zip(words.items(), is_masked, strict=True):
-            if hide:
-                span = encoding.word_to_chars(0, word, sentence)
-                chosen.append(MaskedWord(sentence, span.start, span.end, tokens, rng.random(len(tokens))))
-                for token in tokens:
-                    ids[token] = self.tokenizer.mask_token_id
-        return MaskedText(text, ids, list(encoding.get("token_type_ids") or [0] * len(ids)), chosen)
+    def mask(self, texts: Sequence[TextPair], rngs: Sequence[np.random.Generator]) -> tuple[Any, list[MaskedWord]]:
+        """The tokenised texts, padded, with masks in place of the chosen words; and these words."""
+        firsts, seconds = (list(column) for column in zip(*texts, strict=True))
+        pairs = None if seconds[0] is None else seconds
+        options = {"truncation": True, "max_length": self.max_length, "padding": True, "return_tensors": "pt"}
+        batch = self.tokenizer(firsts, pairs, **options)
+        chosen: list[MaskedWord] = []
+        for row, rng in enumerate(rngs):
+            words: dict[tuple[int, int], list[int]] = {}  # (sentence, word) -> positions of its tokens
+            for i, place in enumerate(zip(batch.sequence_ids(row), batch.word_ids(row), strict=True)):
+                if None not in place:
+                    words.setdefault(place, []).append(i)
+            is_masked = rng.random(len(words)) < self.mask_ratio
+            if len(words) and not is_masked.any():
+                is_masked[rng.integers(len(words))] = True
+            for ((sentence, word), tokens), hide in zip(words.items(), is_masked, strict=True):
+                if hide:
+                    span = batch.word_to_chars(row, word, sentence)
+                    chosen.append(MaskedWord(row, sentence, span.start, span.end, tokens, rng.random(len(tokens))))
+                    batch["input_ids"][row, tokens] = self.tokenizer.mask_token_id
+        return batch, chosen
 
-    def _logits(self, masked: list[MaskedText], places: list[tuple[int, int]]) -> Tensor:
-        """Logits at (text, token) places: [m, V]. The output layer, as large as the vocabulary, sees only those."""
-        longest, device = max(len(text.ids) for text in masked), self.model.device
-        pad = self.tokenizer.pad_token_id or 0
-        inputs = {
-            "input_ids": [text.ids + [pad] * (longest - len(text.ids)) for text in masked],
-            "attention_mask": [[1] * len(text.ids) + [0] * (longest - len(text.ids)) for text in masked],
-        }
-        if getattr(self.model.config, "type_vocab_size", 0) > 1:
-            inputs["token_type_ids"] = [text.types + [0] * (longest - len(text.ids)) for text in masked]
-        rows, columns = torch.tensor(places, device=device).T
+    def logits(self, batch: Any, words: list[MaskedWord]) -> Tensor:
+        """Logits of the masked tokens: [m, V]. The output layer, as large as the vocabulary, sees only those."""
+        places = torch.tensor([(word.row, token) for word in words for token in word.tokens], device=self.model.device)
+        rows, columns = places.T
+        names = ["input_ids", "attention_mask"]
+        names += ["token_type_ids"] if getattr(self.model.config, "type_vocab_size", 0) > 1 else []
+        inputs = {name: batch[name].to(self.model.device) for name in names if name in batch}
         output_layer = self.model.get_output_embeddings()
         if output_layer is None:
-            return self._forward(inputs)[rows, columns]
+            return self.model(**inputs).logits[rows, columns]
         hook = output_layer.register_forward_pre_hook(lambda _, states: (states[0][rows, columns],))
         try:
-            return self._forward(inputs)
+            return self.model(**inputs).logits
         finally:
             hook.remove()
-
-    def _forward(self, inputs: dict[str, list[list[int]]]) -> Tensor:
-        tensors = {name: torch.tensor(values, device=self.model.device) for name, values in inputs.items()}
-        return self.model(**tensors).logits
-
-    def _fill_in(self, masked: MaskedText, written: list[list[int]]) -> TextPair:
-        first, second = masked.text
-        texts = [first, second or ""]
-        # From the end, so that the places of the words before stay right.
-        for word, ids in sorted(zip(masked.words, written, strict=True), key=lambda item: -item[0].start):
-            replacement = self.tokenizer.decode(ids, clean_up_tokenization_spaces=False).strip()
-            text = texts[word.sentence]
-            texts[word.sentence] = text[: word.start] + replacement + text[word.stop :]
-        return texts[0], None if second is None else texts[1]
 
     @cached_property
     def _continues_word(self) -> Tensor:

@@ -16,11 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import AttentionInterface, DynamicCache
-from transformers.activations import NewGELUActivation
 from transformers.cache_utils import DynamicLayer
 
-from ebmcal.modeling.packing import use_packing
-from ebmcal.noise.causal_lm import Ids, Layout, NoiseLm
+from ebmcal.noise.causal_lm import FAST_ARCHITECTURES, Ids, Layout, NoiseLm, fuse_activations
 from ebmcal.training.runtime import reuse_freed_memory
 
 #: New samples are started when more than this share of a batch has ended; if none are left, the ended ones are removed
@@ -29,24 +27,11 @@ REFILL_AT, REMOVE_AT = 0.1, 0.25
 
 ATTENTION = "ebmcal_decoding"
 
-#: Architectures with attention that goes through the interface that packing and decoding plug into.
-FAST_ARCHITECTURES = {"gpt2", "llama", "qwen2", "mistral", "gpt_neox"}
-
 #: Tokens of spare room that a cache allocates at a time.
 SPARE_TOKENS = 32
 
 #: Logits per block of `top_k_logits`.
 BLOCK = 64
-
-
-def prepare_training(model: nn.Module) -> None:
-    """Use packed attention if possible, and avoid a second gradient of the size of the vocabulary."""
-    fuse_activations(model)
-    if model.config.model_type in FAST_ARCHITECTURES:
-        use_packing(model)
-    embeddings = model.get_input_embeddings()
-    if embeddings.weight is model.get_output_embeddings().weight and not torch.cuda.is_available():
-        embeddings.sparse = True  # added to the dense gradient of the output layer
 
 
 def prepare_decoding(model: nn.Module) -> None:
@@ -55,14 +40,6 @@ def prepare_decoding(model: nn.Module) -> None:
     grows = all(type(layer) is DynamicLayer for layer in DynamicCache(config=model.config).layers)
     if model.config.model_type in FAST_ARCHITECTURES and grows:
         model.set_attn_implementation(ATTENTION)
-
-
-def fuse_activations(model: nn.Module) -> None:
-    """Replace GPT-2's GELU, eight operations in Python, by the same function in torch."""
-    for module in list(model.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, NewGELUActivation):
-                setattr(module, name, nn.GELU(approximate="tanh"))
 
 
 def top_k_logits(logits: Tensor, k: int) -> tuple[Tensor, Tensor]:
@@ -264,11 +241,6 @@ class Sample:
         self.written.append(token)
         self.is_done = self.is_unfinished = len(self.written) >= self.max_tokens
         return token
-
-    @property
-    def ids(self) -> Ids:
-        """The token ids of the text."""
-        return self.layout.before + self.written + self.layout.after
 
 
 def draw_from_top_k(logits: Tensor, uniforms: Tensor, k: int) -> Tensor:

@@ -1,5 +1,7 @@
 """Generated noise on disk: Parquet shards that can be made in any order, by anyone, and resumed after an interruption.
 
+`NoiseStore` is the directory, `StoredNoise` its use as a source of a run, `StoredStream` what a training draws.
+
     store.json                            what the store was made from; written first
     shard-<start>-<stop>.parquet          texts written for the source slots start … stop - 1
 
@@ -10,21 +12,29 @@ rename; its footer holds its counts.
 
 import json
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebmcal.errors import EbmcalError
-from ebmcal.storage import atomic_write, fingerprint, read_json, remove, write_json
+from ebmcal.noise.build import NoisePart
+from ebmcal.noise.sources import NoiseText, ShuffledOrder, TextPair, Texts
+from ebmcal.storage import atomic_write, read_json, remove, write_json
 
 MARKER = "store.json"
 
 #: The most slots of a shard. Samples of a shard are written together: with fewer, the batch is often half empty.
 SHARD_SLOTS = 256
+
+#: Texts that the share of kept words is measured on.
+N_KEPT = 500
 
 #: Slots planned per slot that would do if the rate of usable samples stayed the same.
 MARGIN = 1.05
@@ -73,25 +83,13 @@ class NoiseStore:
 
     @classmethod
     def open(cls, directory: Path, identity: dict[str, Any] | None = None) -> "NoiseStore":
-        """Open a store. With an identity (settings, LM and data), create it if needed, or check that it is the same."""
+        """Open a store; with an identity (settings, LM and data), create it if it does not exist."""
         path = directory / MARKER
         if not path.is_file():
             if identity is None:
                 raise EbmcalError(f"{directory} is not a noise store: it has no {MARKER}.")
             write_json(path, {"identity": identity})
-            return cls(directory, identity)
-        marker = read_json(path)
-        existing = marker.get("identity") if isinstance(marker, dict) else None
-        if not isinstance(existing, dict):
-            raise EbmcalError(f"{path} is not valid. Delete {directory} and generate the noise again.")
-        wanted = existing if identity is None else identity
-        if fingerprint(existing) != fingerprint(wanted):
-            changed = [f"{k}: {existing.get(k)} there, {wanted[k]} now" for k in wanted if existing.get(k) != wanted[k]]
-            raise EbmcalError(
-                f"The noise store {directory} was made from other data or settings ({'; '.join(changed)}). Use another "
-                "directory or delete this one."
-            )
-        return cls(directory, existing)
+        return cls(directory, read_json(path)["identity"])
 
     def add(self, start: int, stop: int, shard: Shard) -> None:
         """Write the texts of the slots start … stop - 1."""
@@ -132,11 +130,7 @@ class NoiseStore:
     @property
     def rejected(self) -> dict[str, int]:
         """The number of rejected samples by reason."""
-        counts: dict[str, int] = {}
-        for info in self.shards.values():
-            for reason, n in info.rejected.items():
-                counts[reason] = counts.get(reason, 0) + n
-        return counts
+        return dict(sum((Counter(info.rejected) for info in self.shards.values()), Counter()))
 
     @property
     def n_samples(self) -> int:
@@ -185,3 +179,81 @@ def _read_info(path: Path) -> ShardInfo | None:
     except Exception:
         remove(path)
         return None
+
+
+class StoredStream:
+    """The texts of a table with columns text and text_pair in endless rounds; shuffled unless `seed` is None."""
+
+    def __init__(self, name: str, table: pa.Table, seed: int | None) -> None:
+        self.names: tuple[str, ...] = (name,)
+        self.table = table.combine_chunks()
+        self._order = None if seed is None else ShuffledOrder(len(table), seed + 1)
+
+    def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
+        rows = [n % len(self.table) if self._order is None else self._order[n] for n in numbers]
+        texts = self.table.take(pa.array(rows, pa.int64())).to_pylist()
+        return [NoiseText(row["text"], row["text_pair"]) for row in texts]
+
+
+@dataclass(frozen=True)
+class StoredNoise:
+    """A source with generated texts: the first `n_texts` of a store are for training, the rest is held out."""
+
+    part: NoisePart
+    store: NoiseStore
+    card: dict[str, Any]
+    n_texts: int
+    source_ids: frozenset[str] | None = None  # only texts written from these sources; None: all
+
+    def stream(self, seed: int | None) -> StoredStream:
+        """Shuffled by the seed; None keeps the order of the store."""
+        table = self.store.table(self.n_texts, ["source_id", "text", "text_pair"])
+        if self.source_ids is not None:
+            table = table.filter(pc.is_in(table["source_id"], pa.array(sorted(self.source_ids), pa.string())))
+        if not len(table):
+            raise EbmcalError(f"The noise {self.part.name} has no text written from these rows. Generate more texts.")
+        return StoredStream(self.part.name, table, seed)
+
+    def restricted_to(self, rows: Texts) -> "StoredNoise":
+        return replace(self, source_ids=frozenset(rows.ids))
+
+    def held_out(self, n: int, seed: int) -> list[TextPair]:
+        rows = self.store.table(self.n_texts + n).slice(self.n_texts).to_pylist()
+        return [(row["text"], row["text_pair"]) for row in rows]
+
+    def examples(self, n: int) -> list[dict[str, Any]]:
+        first = {row["source_id"]: row for row in self.store.rows(8 * n) if row["sample"] == 0}
+        shown = ("masked", "hidden", "text", "text_pair")
+        return [{"source": self.part.name} | {k: row[k] for k in shown} for row in list(first.values())[:n]]
+
+    def facts(self) -> dict[str, Any]:
+        return {
+            "n_texts": self.n_texts,
+            "usable_share": self.store.usable_share,
+            "rejected": self.store.rejected,
+            "copies_of_source": self.store.copy_share,
+            "kept_words": kept_share(self.store.rows(N_KEPT)),
+            "lm": self.card,
+            "sampling": self.store.identity,
+        }
+
+    def reuse(self, n_draws: int) -> float:
+        return n_draws * self.part.share / self.n_texts
+
+
+def kept_share(rows: list[dict[str, Any]]) -> float | None:
+    """The share of unmasked words that an LM repeated in order, over rows of a noise store; None if there are none.
+
+    Words next to a gap are left out, because they may be parts of words.
+
+    >>> kept_share([{"masked": "a very good <M> and so on", "text": "a good film and so on", "text_pair": None}])
+    0.75
+    """
+    n_kept = n_repeated = 0
+    for row in (row for row in rows if "<M>" in row["masked"]):
+        words = ["", *row["masked"].replace("<M>", " <M> ").replace("<SEP>", " ").split(), ""]
+        kept = [words[i] for i in range(1, len(words) - 1) if "<M>" not in words[i - 1 : i + 2]]
+        written = f"{row['text']} {row['text_pair'] or ''}".split()
+        matches = SequenceMatcher(None, kept, written, autojunk=False).get_matching_blocks()
+        n_kept, n_repeated = n_kept + len(kept), n_repeated + sum(match.size for match in matches)
+    return n_repeated / n_kept if n_kept else None

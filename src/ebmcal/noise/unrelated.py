@@ -5,17 +5,19 @@ In a mixture it teaches the energy that such texts are unlike the data, which sp
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
-from ebmcal.noise.splice import split_words
-from ebmcal.noise.streams import TextPair, Texts
+from ebmcal.data import as_dataset
+from ebmcal.errors import EbmcalError
+from ebmcal.noise.sources import TextPair, Texts, split_words
+from ebmcal.progress import Reporter
 
 #: The most texts that the words of one noise text are drawn from, which bounds the cost of long texts.
 MAX_TEXTS = 64
 
 
-@dataclass(frozen=True)
 class RandomWords:
     """Half of the texts are the shuffled words of a text, the others as many words drawn from all texts."""
 
@@ -40,6 +42,16 @@ class OtherTexts:
         if not texts.is_pair:
             return [(text, None) for text, _ in firsts]
         return [(text, pair or other) for (text, pair), (other, _) in zip(firsts, seconds, strict=True)]
+
+
+def read_texts(file: str, reporter: Reporter) -> tuple[OtherTexts, OtherTexts]:
+    """The texts of a file: four fifths to draw from, and the others, which are held out."""
+    rows = as_dataset(Path(file).expanduser(), reporter=reporter)
+    if len(rows) < 2:
+        raise EbmcalError(f"{file} has {len(rows)} text; noise from a file needs at least two.")
+    is_held_out = np.arange(len(rows)) % 5 == 1
+    drawn, held_out = (Texts(rows.select(np.flatnonzero(chosen))) for chosen in (~is_held_out, is_held_out))
+    return OtherTexts(drawn), OtherTexts(held_out)
 
 
 def _scramble(

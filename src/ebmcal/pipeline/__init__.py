@@ -1,33 +1,229 @@
 """`run_stages`: the stages of `ebmcal run`, each done once. The same call again continues where it stopped.
 
 data → noise → (train → predict → cross-fit) for each trial → frozen probe → evaluation → recommendation → report
+
+A `Workspace` is what the trials share: config, resolved settings, data, noise, tokenizer.
 """
 
+import hashlib
 import platform
 import warnings
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 from ebmcal.advice import Advice, recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
-from ebmcal.config import RunConfig
+from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
+from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task
+from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
-from ebmcal.modeling.pretrained import ENCODER_NOTES
+from ebmcal.methods import find_method
+from ebmcal.modeling.packing import max_positions
+from ebmcal.modeling.pretrained import ENCODER_NOTES, check_encoder, is_causal, load_tokenizer
+from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise, parse_noise
 from ebmcal.pipeline.cross_fit import SPLIT, describe_cost, ensure_cross_fitted, find_label_issues, run_folds
 from ebmcal.pipeline.trials import FROZEN, ensure_predicted, ensure_probed, ensure_trained
-from ebmcal.pipeline.workspace import Workspace, open_workspace
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.reports import write_model_card, write_report
 from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import RunDir, Trial, read_card, update_card
-from ebmcal.storage import write_json
-from ebmcal.training.runtime import is_main_process
+from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files, write_json, write_text
+from ebmcal.training import recipe
+from ebmcal.training.runtime import check_trackers, device_batch_size, is_main_process, main_process_first, use_bf16
+
+#: Share of the training rows that `--calibration holdout` sets aside.
+HOLDOUT_SHARE = 0.1
 
 #: Label issues that are stored and reported, at most.
 MAX_LABEL_ISSUES = 200
+
+#: A cross-fitted temperature below this shows that the models of the folds are undertrained.
+MIN_TEMPERATURE = 0.6
+
+VERSIONS_OF = ("ebmcal", "torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers")
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """A run while it is worked on."""
+
+    config: RunConfig
+    settings: recipe.TrainingSettings
+    data: TaskData
+    directory: RunDir
+    reporter: Reporter
+    ood: dict[str, Any] = field(default_factory=dict)  # name -> Dataset of texts from elsewhere
+    noise: Noise | None = None
+
+    @property
+    def trials(self) -> list[Trial]:
+        """The trials of this call."""
+        return [Trial(method, seed) for seed in self.config.seeds for method in self.config.methods]
+
+    @property
+    def uses_noise(self) -> bool:
+        return any(find_method(method).uses_noise for method in self.config.methods)
+
+    @property
+    def cache(self) -> Path:
+        return cache_dir(self.config.cache_dir)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        return load_tokenizer(self.config.encoder, self.config.trust_remote_code)
+
+
+@contextmanager
+def open_workspace(
+    config: RunConfig, reporter: Reporter, in_memory: dict[str, Any] | None = None
+) -> Iterator[Workspace]:
+    """Check everything that can be wrong, lock the run directory, and build what the trials share.
+
+    `in_memory` replaces the paths of `train`, `calibration`, `test` and `ood` by Python objects.
+    """
+    if config.output is None:
+        raise EbmcalError("Choose a run directory: --output runs/NAME")
+    root = config.output
+    _check_directory(root)
+    with main_process_first():
+        work = prepare(config, reporter, in_memory)
+    with locked(root) if is_main_process() else nullcontext():
+        if is_main_process():
+            remove_temporary_files(root)
+            _claim(work)
+        with main_process_first():
+            work = replace(work, noise=_build_noise(work)) if work.uses_noise else work
+        yield work
+
+
+def prepare(config: RunConfig, reporter: Reporter, in_memory: dict[str, Any] | None = None) -> Workspace:
+    """Load encoder config and data, resolve the settings and check them; nothing is written to the run directory."""
+    in_memory = in_memory or {}
+    check_trackers(config.report_to)
+    encoder = check_encoder(config.encoder, config.trust_remote_code, reporter.info)
+    _check_encoder(config, encoder)
+    if note := ENCODER_NOTES.get(config.encoder):
+        reporter.info(f"encoder: {note}")
+    data = load_task(data_config(config, in_memory), cache_dir(config.cache_dir), reporter)
+    sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
+    for message in [f"{data.name}, {len(data.label_names)} labels, {sizes}", *audit_messages(data.audit)]:
+        reporter.info(f"data: {message}")
+    published = find_task(config.task).published if config.recipe == "published" and config.task else None
+    n_train, hidden_size = len(data.splits["train"]), getattr(encoder, "hidden_size", 768)
+    settings = recipe.resolve_training(config.model_dump(), n_train, hidden_size, published)
+    device_batch_size(settings.batch_size)  # these two raise what would otherwise stop the training
+    use_bf16(config.precision)
+    options: dict[str, Any] = {"encoding": config.encoding, "cache_dir": cache_dir(config.cache_dir)}
+    sources = dict(config.ood) | in_memory.get("ood", {})
+    ood = {name: as_dataset(source, reporter=reporter, **options) for name, source in sources.items()}
+    work = Workspace(config, settings, data, RunDir(config.output or Path()), reporter, ood)
+    if work.uses_noise:
+        check_noise(noise_config(work), reporter.info)
+    return work
+
+
+def _check_encoder(config: RunConfig, encoder: Any) -> None:
+    limit = max_positions(encoder)
+    if limit and config.max_length > limit:
+        raise EbmcalError(f"max_length is {config.max_length}; {config.encoder} reads at most {limit} tokens.")
+    unsupported = {find_method(method).energy for method in config.methods} - {"hidden", "sharp-hidden"}
+    if unsupported and is_causal(encoder):
+        raise EbmcalError(
+            f"{', '.join(sorted(unsupported))} needs one feature vector per text, but {config.encoder} "
+            f"({encoder.model_type}) has one per token. Use hidden or sharp-hidden."
+        )
+
+
+def data_config(config: RunConfig, in_memory: dict[str, Any]) -> DataConfig:
+    """Where the data of a run is."""
+    names = set(DataConfig.__dataclass_fields__) & set(RunConfig.model_fields) - {"calibration"}
+    values = {name: getattr(config, name) for name in names} | {"calibration": config.calibration_file}
+    share = HOLDOUT_SHARE if config.calibration == "holdout" else None
+    return DataConfig(**values | {k: v for k, v in in_memory.items() if k != "ood"}, calibration_share=share)
+
+
+def noise_config(work: Workspace) -> NoiseConfig:
+    """The settings of the noise."""
+    config, published = work.config, work.config.recipe == "published"
+    task = find_task(config.task).published if published and config.task else None
+    batch_size = config.lm_batch_size or (recipe.PUBLISHED_LM_BATCH_SIZE if published else recipe.LM_BATCH_SIZE)
+    rate = recipe.PUBLISHED_LM_LEARNING_RATE if published else recipe.LM_LEARNING_RATE
+    steps = round(task.lm_epochs * len(work.data.splits["train"]) / batch_size) if task and task.lm_epochs else None
+    same = ("mask_ratio", "top_k", "samples_per_mask", "max_length", "precision", "trust_remote_code")
+    return NoiseConfig(
+        noise=work.settings.noise,
+        noise_ratio=work.settings.noise_ratio,
+        lm_steps=steps if config.lm_steps is None else config.lm_steps,
+        lm_batch_size=batch_size,
+        lm_learning_rate=config.lm_learning_rate or rate,
+        samples=config.noise_samples,
+        condition=config.noise_condition,
+        seed=config.noise_seed,
+        **{name: getattr(config, name) for name in same},
+    )
+
+
+def _build_noise(work: Workspace) -> Noise:
+    settings, splits = work.settings, work.data.splits
+    n_draws = -(-settings.steps // settings.noise_every) * settings.batch_size * settings.noise_ratio
+    return build_noise(
+        noise_config(work), splits["train"], splits["test"], work.data.label_names, n_draws=n_draws,
+        cache_dir=work.cache, reporter=work.reporter,
+    )  # fmt: skip
+
+
+def _noise_files(work: Workspace) -> dict[str, str]:
+    """Content hashes of the files that noise is read from."""
+    parts = parse_noise(work.settings.noise) if work.uses_noise else ()
+    files = [Path(part.argument).expanduser() for part in parts if part.source == "unrelated" and part.argument]
+    return {f"noise file {f}": hashlib.sha256(f.read_bytes()).hexdigest()[:16] for f in files if f.is_file()}
+
+
+def _check_directory(root: Path) -> None:
+    """Reject a directory that holds something other than a run."""
+    allowed = {".lock", "log.txt", "data", "cache"}
+    names = {path.name for path in root.iterdir()} if root.exists() else set()
+    if any(name not in allowed and not name.endswith(".tmp") for name in names) and "config.yaml" not in names:
+        raise EbmcalError(
+            f"The output directory {root} is not empty and is not a run directory (no config.yaml). "
+            "Use another --output."
+        )
+
+
+def _claim(work: Workspace) -> None:
+    """Record config and data in the run directory, or raise if it belongs to another config or other data."""
+    directory, config = work.directory, work.config
+    advice = "Use another --output, or delete the directory."
+    if directory.config.is_file():
+        earlier = load_config(directory.config)
+        old, new = fixed_settings(earlier), fixed_settings(config)
+        changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if old[name] != new[name]]
+        if changed:
+            raise EbmcalError(
+                f"The run directory {directory.root} belongs to another config ({'; '.join(changed)}). {advice}"
+            )
+        # A call adds trials, calibrators and OOD texts to a run; it does not remove any.
+        names = ("methods", "seeds", "posthoc")
+        lists = {name: list(dict.fromkeys([*getattr(earlier, name), *getattr(config, name)])) for name in names}
+        config = config.model_copy(update={**lists, "ood": earlier.ood | config.ood})
+    fingerprints = work.data.fingerprints
+    is_started = directory.fingerprints.is_file() and (directory.root / "trials").is_dir()
+    recorded = read_json(directory.fingerprints) if is_started else fingerprints
+    noise_files = _noise_files(work)
+    fingerprints, recorded = fingerprints | noise_files, noise_files | recorded  # files may be new to a run
+    changed = [name for name, value in fingerprints.items() if recorded.get(name) != value]
+    if changed:
+        raise EbmcalError(
+            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. {advice}"
+        )
+    write_json(directory.fingerprints, recorded | fingerprints)
+    write_text(directory.config, dump_config(config))
 
 
 def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, Any] | None = None) -> None:
@@ -50,13 +246,17 @@ def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, An
 def conclude(work: Workspace) -> None:
     """Evaluate all finished trials of the run directory, recommend a model, and write results and report."""
     directory = work.directory
+    tests = [split for split in work.data.splits if split.startswith("test")]
     predictions = {
         trial: {split: Predictions.read(directory.predictions(trial, split)) for split in directory.splits(trial)}
         for trial in directory.trials()
-        if _is_finished(work, trial)
+        if set(tests) <= set(directory.splits(trial))
     }
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
-    advice = _with_probe(recommend({t: s for t, s in predictions.items() if t != FROZEN}), predictions)
+    advice = recommend({t: s for t, s in predictions.items() if t != FROZEN})
+    advice = replace(advice, sentences=(*advice.sentences, *extra_advice(advice, predictions)))
+    chosen = predictions[advice.trial]
+    issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
     results = evaluation.to_json() | {
         "task": work.data.name,
         "task_metric": work.data.metric,
@@ -69,33 +269,41 @@ def conclude(work: Workspace) -> None:
         "training": {t.name: read_card(directory.model(t)).get("training") for t in predictions if t != FROZEN},
         "advice": advice.to_json(),
         "recommended": {"trial": advice.trial.name, "calibrator": advice.calibrator},
-        "label_issues": _label_issues(predictions.get(advice.trial, {})),
+        "label_issues": issues,
     }
-    _store_calibrator(directory, advice.trial, advice.calibrator, predictions[advice.trial])
+    if advice.calibrator is not None:  # stored with the model, fitted on the rows it was chosen on
+        save_calibrator(directory.model(advice.trial), _fit_calibrator(advice.calibrator, chosen))
     if work.noise:
         write_json(directory.noise_examples, work.noise.examples())
     write_json(directory.results, results)
     for trial, splits in predictions.items():
         if trial != FROZEN:
-            histogram = energy_histogram(splits)
-            update_card(directory.model(trial), histograms=histogram and histogram.to_json())
+            update_card(directory.model(trial), histograms=energy_histogram(splits))
             write_model_card(directory.model(trial))
     work.reporter.info(f"report: {write_report(directory.root)}")
 
 
-def _with_probe(advice: Advice, predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
-    """Add a sentence if the frozen probe is more accurate than the recommended model on the rows it was chosen on."""
-    split = next((s for s in (SPLIT, "calibration") if s in predictions.get(FROZEN, {})), None)
-    if split is None or split not in predictions[advice.trial]:
-        return advice
-    probe, model = (_accuracy(predictions[trial][split]) for trial in (FROZEN, advice.trial))
-    if probe <= model:
-        return advice
-    sentence = (
-        f"A logistic regression on the frozen encoder is more accurate ({probe:.1%} against {model:.1%} on the same "
-        "rows): finetuning was not worth it. Try more epochs, or more rows."
-    )
-    return replace(advice, sentences=(*advice.sentences, sentence))
+def _fit_calibrator(name: str, splits: Mapping[str, Predictions]) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FewRowsWarning)  # the advice says so already
+        rows = splits[SPLIT] if SPLIT in splits else splits["calibration"]
+        return make_calibrator(name.partition(" ")[0]).fit_predictions(rows)
+
+
+def extra_advice(advice: Advice, predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Iterator[str]:
+    """Sentences for the user if finetuning was not worth it, or if cross-fitting does not fit the final model."""
+    chosen, frozen = predictions[advice.trial], predictions.get(FROZEN, {})
+    split = next((s for s in (SPLIT, "calibration") if s in frozen and s in chosen), None)
+    if split is not None and (probe := _accuracy(frozen[split])) > (model := _accuracy(chosen[split])):
+        yield (
+            f"A logistic regression on the frozen encoder is more accurate ({probe:.1%} against {model:.1%} on the "
+            "same rows): finetuning was not worth it. Try more epochs, or more rows."
+        )
+    if SPLIT in chosen and (temperature := _fit_calibrator("temperature", chosen).temperature_) < MIN_TEMPERATURE:
+        yield (
+            f"The models of the folds are undertrained: their predictions need a temperature of {temperature:.2f}, "
+            "which may be wrong for the final model, trained on more rows. Train for more epochs."
+        )
 
 
 def _accuracy(predictions: Predictions) -> float:
@@ -103,35 +311,10 @@ def _accuracy(predictions: Predictions) -> float:
     return float((rows.predicted == rows.labels).mean())
 
 
-def _is_finished(work: Workspace, trial: Trial) -> bool:
-    splits = work.directory.splits(trial)
-    return all(split in splits for split in work.data.splits if split.startswith("test"))
-
-
-def _label_issues(splits: Mapping[str, Predictions]) -> list[dict[str, Any]]:
-    if SPLIT not in splits:
-        return []
-    issues: list[dict[str, Any]] = find_label_issues(splits[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records")
-    return issues
-
-
-def _store_calibrator(
-    directory: RunDir, trial: Trial, calibrator: str | None, splits: Mapping[str, Predictions]
-) -> None:
-    """Store the recommended calibrator with the recommended model, fitted on the rows it was chosen on."""
-    if calibrator is None:
-        return
-    rows = splits[SPLIT] if SPLIT in splits else splits["calibration"]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FewRowsWarning)  # the advice says so already
-        fitted = make_calibrator(calibrator.partition(" ")[0]).fit_predictions(rows)
-    save_calibrator(directory.model(trial), fitted)
-
-
 def _versions() -> dict[str, str]:
     """Versions of what the results depend on."""
     found = {"python": platform.python_version(), "machine": platform.machine()}
-    for name in ("ebmcal", "torch", "transformers", "numpy", "scipy", "scikit-learn", "tokenizers"):
+    for name in VERSIONS_OF:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

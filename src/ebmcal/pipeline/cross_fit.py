@@ -9,7 +9,7 @@ training labels that contradict the rest of the data.
 import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pandas as pd
@@ -18,14 +18,15 @@ from ebmcal.data import stratified_folds, text_keys
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.classifier import Predictor
 from ebmcal.pipeline.trials import dataset_texts, load_predictor, train_model, write_predictions
-from ebmcal.pipeline.workspace import Workspace
 from ebmcal.predictions import Predictions
-from ebmcal.progress import make_reporter
+from ebmcal.progress import Reporter, make_reporter
 from ebmcal.run_dir import Trial
 from ebmcal.storage import PathLike, atomic_write, fingerprint
-from ebmcal.training.collator import text_columns, token_table
 from ebmcal.training.runtime import main_process_first
-from ebmcal.training.trainer import EnergyTrainer
+from ebmcal.training.trainer import EnergyTrainer, text_columns, token_table
+
+if TYPE_CHECKING:
+    from ebmcal.pipeline import Workspace
 
 #: The split of out-of-fold predictions.
 SPLIT = "out_of_fold"
@@ -36,45 +37,52 @@ SMALL = 500
 
 
 def plan_folds(
-    keys: np.ndarray, labels: np.ndarray, names: Sequence[str], n_folds: int | None, seed: int
+    keys: np.ndarray, labels: np.ndarray, names: Sequence[str], n_folds: int | None, seed: int, reporter: Reporter
 ) -> np.ndarray:
     """[n] the fold in which each row is held out, -1 for rows that never are.
 
     Folds are stratified by label; rows with equal keys (duplicate texts) are in the same fold. A class with fewer
-    texts than folds is missing in some of them. Without `n_folds` there are five, of which only the first is held out
-    if there are many rows.
+    texts than folds is missing in some of them; one with a single text is never held out. Without `n_folds` there are
+    five, of which only the first is held out if there are many rows.
     """
     texts = pd.Series(keys).groupby(labels).nunique()  # distinct ones of each class
-    if len(texts) < 2:
-        raise EbmcalError("Cross-fitting needs at least two classes, but all training rows have the same label.")
-    if rare := [repr(names[int(label)]) for label in texts.index[texts < 2]]:
+    rare = texts.index[texts < 2]
+    if len(texts) - len(rare) < 2:
         raise EbmcalError(
-            "Cross-fitting needs at least 2 training rows of every class, with different texts, but "
-            f"{', '.join(rare)} {'has' if len(rare) == 1 else 'have'} 1. Correct the label, add rows, or calibrate on "
-            "other rows (--calibration FILE)."
+            "Cross-fitting needs at least two classes with two training rows of different texts. Add rows, or "
+            "calibrate on other rows (--calibration FILE)."
         )
-    folds = stratified_folds(keys, labels, N_FOLDS if n_folds is None else n_folds, seed)
+    if len(rare):
+        shown = ", ".join(repr(names[int(label)]) for label in rare)
+        reporter.info(
+            f"cross-fitting: warning: labels with a single training text: {shown}. These rows are in every training "
+            "part and get no out-of-fold prediction. If a label is misspelt, correct it"
+        )
+    is_split, folds = ~np.isin(labels, rare), np.full(len(labels), -1)
+    folds[is_split] = stratified_folds(keys[is_split], labels[is_split], n_folds or N_FOLDS, seed)
     return folds if n_folds or len(labels) <= SMALL else np.where(folds == 0, 0, -1)
 
 
 def describe_cost(folds: np.ndarray) -> str:
     """What cross-fitting costs, for the log."""
     n_held_out = int(folds.max()) + 1
-    factor = 1 + sum(float((folds != fold).mean()) for fold in range(n_held_out))
-    kind = f"{n_held_out} folds" if n_held_out > 1 else f"one split of {int((folds == 0).sum()):,} rows"
-    return f"cross-fitting: {kind}; training takes about {factor:.1f} times as long as without"
+    kind, note = f"{n_held_out} folds", ""
+    if n_held_out == 1:
+        kind = f"one split of {int((folds == 0).sum()):,} rows"
+        note = ". Label issues are searched in these rows only; --folds 5 covers all rows"
+    return f"cross-fitting: {kind}; training takes {n_held_out + 1} times as long as without{note}"
 
 
-def run_folds(work: Workspace) -> np.ndarray | None:
+def run_folds(work: "Workspace") -> np.ndarray | None:
     """The folds of a run; None if it has calibration rows and was not asked to cross-fit."""
     if work.config.only or (work.config.calibration != "cross-fit" and "calibration" in work.data.splits):
         return None
     train, config = work.data.splits["train"], work.config
     labels = np.asarray(train["label"][:])
-    return plan_folds(text_keys(train), labels, work.data.label_names, config.folds, config.split_seed)
+    return plan_folds(text_keys(train), labels, work.data.label_names, config.folds, config.split_seed, work.reporter)
 
 
-def ensure_cross_fitted(work: Workspace, trial: Trial, folds: np.ndarray) -> None:
+def ensure_cross_fitted(work: "Workspace", trial: Trial, folds: np.ndarray) -> None:
     """Write the out-of-fold predictions of a trial unless they exist."""
     target = work.directory.predictions(trial, SPLIT)
     if target.is_file():
@@ -93,7 +101,7 @@ def ensure_cross_fitted(work: Workspace, trial: Trial, folds: np.ndarray) -> Non
         shutil.rmtree(work.directory.trial(trial) / "folds")
 
 
-def _ensure_fold(work: Workspace, trial: Trial, folds: np.ndarray, fold: int) -> Path:
+def _ensure_fold(work: "Workspace", trial: Trial, folds: np.ndarray, fold: int) -> Path:
     """A file with the outputs for one held-out fold, by a model trained on the others."""
     directory, train = work.directory.trial(trial) / "folds" / str(fold), work.data.splits["train"]
     target, model = directory / "outputs.npz", directory / "model"
@@ -143,8 +151,8 @@ def cross_fit(
     texts = list(zip(*(dataset[name] for name in columns or ["input_ids"]), strict=True))
     keys = pd.factorize(pd.Series(map(str, texts)))[0].astype(np.uint64)
     labels = np.asarray(dataset["labels" if "labels" in dataset.column_names else "label"], dtype=np.int64)
-    plan = plan_folds(keys, labels, [str(i) for i in range(labels.max(initial=0) + 1)], folds, seed)
     reporter = make_reporter(progress)
+    plan = plan_folds(keys, labels, [str(i) for i in range(labels.max(initial=0) + 1)], folds, seed, reporter)
     reporter.info(describe_cost(plan))
     key, found = fingerprint(keys.tolist(), labels.tolist(), plan.tolist()), dict[int, Any]()
     for fold in range(int(plan.max()) + 1):

@@ -10,20 +10,19 @@ import shutil
 import time
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from transformers import set_seed
 
 from ebmcal import __version__
 from ebmcal.calibration.leakage import TRAINING_ROWS, FittingRows
-from ebmcal.data import dataset_fingerprint
+from ebmcal.data import dataset_fingerprint, stratified_folds, stratified_subset
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, register_energy
 from ebmcal.metrics import compute_metrics
 from ebmcal.modeling.classifier import EnergyClassifier, Predictor, Text
 from ebmcal.modeling.pretrained import default_device, load_encoder, quiet
-from ebmcal.pipeline.workspace import Workspace
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 from ebmcal.selective.ood import DISTANCES, fit_distance
@@ -31,26 +30,32 @@ from ebmcal.storage import atomic_write, write_text
 from ebmcal.training.runtime import device_batch_size, fit, is_main_process, use_bf16
 from ebmcal.training.trainer import EnergyConfig, EnergyTrainer
 
+if TYPE_CHECKING:
+    from ebmcal.pipeline import Workspace
+
 #: Test rows that are evaluated during training, for the curves; training rows that OOD distances are measured from.
 CURVE_ROWS, REFERENCE_ROWS = 1000, 2000
 
 #: Log lines per training.
 LOG_LINES = 200
 
-#: The trial that holds the predictions of the frozen probe; the training rows it is fitted on, at most.
-FROZEN, MAX_PROBE_ROWS = Trial("frozen-probe", 0), 20_000
+#: The trial that holds the predictions of the frozen probe; the training rows it is fitted on, at most, and those of
+#: them that its strength is chosen on.
+FROZEN, MAX_PROBE_ROWS, MAX_STRENGTH_ROWS = Trial("frozen-probe", 0), 20_000, 3000
 
-#: Inverse regularisation strengths to choose from, by cross-validated NLL.
-PROBE_STRENGTHS = (0.001, 0.01, 0.1, 1.0, 10.0)
+#: The first inverse regularisation strength to try, and the largest.
+FIRST_STRENGTH, MAX_STRENGTH = 0.1, 1e4
 
 
-def ensure_trained(work: Workspace, trial: Trial) -> None:
+def ensure_trained(work: "Workspace", trial: Trial) -> None:
     """Train the model of a trial unless it exists."""
     if not (work.directory.model(trial) / "config.json").is_file():
         train_model(work, trial, work.data.splits["train"], work.directory.trial(trial), title=trial.name)
 
 
-def train_model(work: Workspace, trial: Trial, rows: Any, directory: Path, *, title: str, curves: bool = True) -> None:
+def train_model(
+    work: "Workspace", trial: Trial, rows: Any, directory: Path, *, title: str, curves: bool = True
+) -> None:
     """Train on rows and write `directory/model` and `directory/history.jsonl`; continues from a checkpoint."""
     start = time.monotonic()
     set_seed(trial.seed)
@@ -68,10 +73,10 @@ def train_model(work: Workspace, trial: Trial, rows: Any, directory: Path, *, ti
     trainer.accelerator.wait_for_everyone()
 
 
-def make_trainer(work: Workspace, trial: Trial, rows: Any, directory: Path, *, curves: bool = True) -> EnergyTrainer:
+def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *, curves: bool = True) -> EnergyTrainer:
     """The trainer of a trial on these rows."""
     config, settings, method = work.config, work.settings, find_method(trial.method)
-    n_steps = max(1, round(settings.steps * len(rows) / len(work.data.splits["train"])))
+    n_steps = settings.steps  # also for models of folds: with fewer steps they are less confident than the final model
     known = {field.name for field in fields(EnergyConfig)}
     given = {name: value for name, value in (vars(config) | asdict(settings)).items() if name in known}
     args = EnergyConfig(
@@ -112,13 +117,13 @@ def make_trainer(work: Workspace, trial: Trial, rows: Any, directory: Path, *, c
     )
 
 
-def _noise(work: Workspace, rows: Any) -> Any:
+def _noise(work: "Workspace", rows: Any) -> Any:
     """The noise of a training on some of the training rows: it must not be made from the other rows."""
     assert work.noise is not None  # built if any method uses it
     return work.noise if len(rows) == len(work.data.splits["train"]) else work.noise.restricted_to(rows)
 
 
-def _card(work: Workspace, trial: Trial, rows: Any) -> dict[str, Any]:
+def _card(work: "Workspace", trial: Trial, rows: Any) -> dict[str, Any]:
     pairs = rows["text_pair"] if work.data.is_pair else None
     names = ("encoder", "max_length", "text_column", "text_pair_column")
     return {
@@ -143,7 +148,7 @@ def _training_facts(trainer: EnergyTrainer, seconds: float) -> dict[str, Any]:
     }
 
 
-def ensure_predicted(work: Workspace, trial: Trial) -> None:
+def ensure_predicted(work: "Workspace", trial: Trial) -> None:
     """Predict every split that has no predictions yet."""
     wanted = [*work.data.splits, *(["noise"] if work.noise else []), *(f"ood_{name}" for name in work.ood)]
     missing = [split for split in wanted if not _is_predicted(work, trial, split)]
@@ -159,14 +164,14 @@ def ensure_predicted(work: Workspace, trial: Trial) -> None:
         write_predictions(work, trial, split, rows, outputs.logits, outputs.energies, found)
 
 
-def load_predictor(work: Workspace, model: Path) -> Predictor:
+def load_predictor(work: "Workspace", model: Path) -> Predictor:
     """The predictor of a model of this run."""
     classifier = EnergyClassifier.from_pretrained(model, work.config.trust_remote_code)
     return Predictor(classifier.to(default_device()).eval(), work.tokenizer, work.config.max_length)
 
 
 def write_predictions(
-    work: Workspace,
+    work: "Workspace",
     trial: Trial,
     split: str,
     rows: Any,
@@ -190,7 +195,7 @@ def write_predictions(
     ).write(work.directory.predictions(trial, split))
 
 
-def split_rows(work: Workspace, split: str) -> Any:
+def split_rows(work: "Workspace", split: str) -> Any:
     """The rows of a split; of the training rows at most `train_prediction_rows`."""
     if split == "noise" and work.noise is not None:
         return work.noise.held_out
@@ -214,7 +219,7 @@ def sample_rows(rows: Any, limit: int) -> Any:
     return rows.select(np.sort(np.random.default_rng(0).choice(len(rows), limit, replace=False)))
 
 
-def _is_predicted(work: Workspace, trial: Trial, split: str) -> bool:
+def _is_predicted(work: "Workspace", trial: Trial, split: str) -> bool:
     path = work.directory.predictions(trial, split)
     if not path.is_file():
         return False
@@ -233,57 +238,74 @@ def _has_distances(split: str) -> bool:
     return split.startswith(("test", "ood_")) or split == "noise"
 
 
-def _fit_distances(work: Workspace, predictor: Predictor) -> dict[str, Any]:
+def _fit_distances(work: "Workspace", predictor: Predictor) -> dict[str, Any]:
     rows = sample_rows(work.data.splits["train"], REFERENCE_ROWS)
     features, labels = predictor(dataset_texts(rows), features=True).features, np.asarray(rows["label"][:])
     assert features is not None  # requested
     return {name: fit_distance(name, features, labels) for name in DISTANCES}
 
 
-def ensure_probed(work: Workspace, folds: np.ndarray | None) -> None:
+def ensure_probed(work: "Workspace", folds: np.ndarray | None) -> None:
     """Write the predictions of the frozen probe unless they exist; those out of fold if there are folds."""
     wanted = [split for split in work.data.splits if split != "train"] + [f"ood_{name}" for name in work.ood]
     wanted += [] if folds is None else ["out_of_fold"]
     missing = [split for split in wanted if not work.directory.predictions(FROZEN, split).is_file()]
     if not missing:
         return
-    config, n_classes = work.config, len(work.data.label_names)
+    config, n_classes, train = work.config, len(work.data.label_names), work.data.splits["train"]
     encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
     predictor = Predictor(EnergyClassifier(encoder).to(default_device()).eval(), work.tokenizer, config.max_length)
-
-    def features(rows: Any) -> np.ndarray:
-        return np.asarray(predictor(dataset_texts(rows), features="last").features)
-
-    train = work.data.splits["train"]
     train = train.add_column("fold", np.zeros(len(train), np.int64) if folds is None else folds)
     train = sample_rows(train, MAX_PROBE_ROWS)
     labels, fold = np.asarray(train["label"][:]), np.asarray(train["fold"][:])
     with work.reporter.stage("frozen probe", len(missing)) as advance:
-        inputs = features(train)
+        inputs = np.asarray(predictor(dataset_texts(train), features="last").features)
         scale = float(inputs.std()) or 1.0
-        probe = fit_probe(inputs / scale, labels)
+        probe = fit_probe(inputs / scale, labels, n_classes)
         for split in missing:
             if split == "out_of_fold":
                 rows = train.select(np.flatnonzero(fold >= 0))
-                logits = _out_of_fold(probe, inputs / scale, labels, fold, n_classes)
+                logits = out_of_fold(probe.C, inputs / scale, labels, fold, n_classes)
             else:
                 rows = split_rows(work, split)
-                logits = log_probs(probe, features(rows) / scale, n_classes)
+                features = np.asarray(predictor(dataset_texts(rows), features="last").features)
+                logits = log_probs(probe, features / scale, n_classes)
             write_predictions(work, FROZEN, split, rows, logits)
             advance()
 
 
-def fit_probe(features: np.ndarray, labels: np.ndarray) -> Any:
-    """Logistic regression; its strength is chosen by cross-validated NLL."""
+def fit_probe(features: np.ndarray, labels: np.ndarray, n_classes: int) -> Any:
+    """Logistic regression; its strength is chosen by cross-validated NLL, on at most `MAX_STRENGTH_ROWS` rows."""
     from sklearn.linear_model import LogisticRegression
-    from sklearn.model_selection import GridSearchCV, StratifiedKFold
 
-    n_folds = min(3, int(np.unique(labels, return_counts=True)[1].min()))
-    if n_folds < 2:
-        return LogisticRegression(max_iter=1000).fit(features, labels)
-    folds = StratifiedKFold(n_folds, shuffle=True, random_state=0)
-    search = GridSearchCV(LogisticRegression(max_iter=1000), {"C": PROBE_STRENGTHS}, scoring="neg_log_loss", cv=folds)
-    return search.fit(features, labels).best_estimator_
+    keys = np.arange(len(labels), dtype=np.uint64)
+    rows = stratified_subset(keys, labels, MAX_STRENGTH_ROWS, seed=0, every_class=False)
+    x, y, folds = features[rows], labels[rows], stratified_folds(keys[rows], labels[rows], 3, seed=0)
+    best, losses = FIRST_STRENGTH, dict[float, float]()
+    while True:  # the loss has one minimum: walk to it, so that it is never at the edge of a grid
+        for strength in (best / 10, best, best * 10):
+            if strength not in losses:
+                logits = out_of_fold(strength, x, y, folds, n_classes)
+                losses[strength] = -float(logits[np.arange(len(y)), y].mean())
+        better = min(losses, key=lambda strength: losses[strength])
+        if better == best or better > MAX_STRENGTH:
+            return LogisticRegression(C=best, max_iter=1000).fit(features, labels)
+        best = better
+
+
+def out_of_fold(
+    strength: float, features: np.ndarray, labels: np.ndarray, folds: np.ndarray, n_classes: int
+) -> np.ndarray:
+    """Log-probabilities of the rows of the held-out folds, in row order; uniform where only one class is left."""
+    from sklearn.linear_model import LogisticRegression
+
+    logits = np.full((len(labels), n_classes), -np.log(n_classes))
+    for fold in range(folds.max() + 1):
+        rest = folds != fold
+        if len(np.unique(labels[rest])) > 1:
+            probe = LogisticRegression(C=strength, max_iter=1000).fit(features[rest], labels[rest])
+            logits[~rest] = log_probs(probe, features[~rest], n_classes)
+    return logits[folds >= 0]
 
 
 def log_probs(probe: Any, features: np.ndarray, n_classes: int) -> np.ndarray:
@@ -291,14 +313,3 @@ def log_probs(probe: Any, features: np.ndarray, n_classes: int) -> np.ndarray:
     found = np.full((len(features), n_classes), np.log(1e-12))
     found[:, probe.classes_] = np.maximum(probe.predict_log_proba(features), np.log(1e-12))
     return found
-
-
-def _out_of_fold(probe: Any, features: np.ndarray, labels: np.ndarray, folds: np.ndarray, n_classes: int) -> np.ndarray:
-    """Log-probabilities of the rows of the held-out folds, in row order."""
-    from sklearn.base import clone
-
-    logits = np.empty((len(labels), n_classes))
-    for fold in range(folds.max() + 1):
-        rest = folds != fold
-        logits[~rest] = log_probs(clone(probe).fit(features[rest], labels[rest]), features[~rest], n_classes)
-    return logits[folds >= 0]

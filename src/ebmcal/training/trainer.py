@@ -8,11 +8,13 @@ through the encoder together, in packed micro-batches whose memory is bounded; t
 import contextlib
 import math
 from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
@@ -22,23 +24,13 @@ from transformers import Trainer, TrainingArguments
 
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, load_method
-from ebmcal.methods.joint import noise_auroc
-from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor
+from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
 from ebmcal.modeling.energies import last_layer
-from ebmcal.modeling.packing import TokenTable, token_budget
+from ebmcal.modeling.packing import Tokens, TokenTable, token_budget
+from ebmcal.noise.build import online_stream
+from ebmcal.noise.sources import NoiseStream
 from ebmcal.training import recipe
-from ebmcal.training.collator import (
-    EnergyCollator,
-    EpochSampler,
-    NoiseSchedule,
-    TrainingRows,
-    default_length,
-    noise_stream,
-    token_table,
-)
-
-if TYPE_CHECKING:
-    from ebmcal.noise import NoiseStream
+from ebmcal.training.collator import EnergyCollator, EpochSampler, NoiseSchedule, TrainingRows
 
 #: A larger absolute energy means divergence, whatever the loss says.
 ENERGY_LIMIT = 1e4
@@ -91,16 +83,15 @@ class EnergyConfig(TrainingArguments):
         find_method(self.method)
         if self.remove_unused_columns:
             raise EbmcalError("EnergyConfig needs remove_unused_columns=False: noise is made from the text columns.")
-        if self.noise_ratio < 1 or self.noise_every < 1 or not 0 <= self.noise_start < 1:
-            raise EbmcalError(
-                "Expected noise_ratio >= 1, noise_every >= 1 and 0 <= noise_start < 1, got "
-                f"{self.noise_ratio}, {self.noise_every} and {self.noise_start}."
-            )
-        if self.energy_weight < 0 or self.energy_schedule not in ("constant", "linear"):
-            raise EbmcalError(
-                "Expected energy_weight >= 0 and energy_schedule constant or linear, got "
-                f"{self.energy_weight} and {self.energy_schedule!r}."
-            )
+        is_valid = {
+            "noise_ratio": self.noise_ratio >= 1,
+            "noise_every": self.noise_every >= 1,
+            "noise_start": 0 <= self.noise_start < 1,
+            "energy_weight": self.energy_weight >= 0,
+            "energy_schedule": self.energy_schedule in ("constant", "linear"),
+        }
+        if wrong := [f"{name}={getattr(self, name)!r}" for name, valid in is_valid.items() if not valid]:
+            raise EbmcalError(f"EnergyConfig: invalid {', '.join(wrong)}.")
 
     def energy_weight_at(self, progress: float) -> float:
         """λ after a share of the training."""
@@ -136,7 +127,7 @@ class EnergyTrainer(Trainer):
         eval_dataset: Any = None,
         processing_class: Any = None,
         *,
-        noise: "NoiseStream | Any" = None,
+        noise: NoiseStream | Any = None,
         card: dict[str, Any] | None = None,
         **kwargs: Any,
     ) -> None:
@@ -151,11 +142,10 @@ class EnergyTrainer(Trainer):
         self.classifier, self.card = model, dict(card or {})
         self._means: dict[str, list[Tensor]] = defaultdict(list)
         rows, seed = None, args.seed if args.data_seed is None else args.data_seed
-        length = args.max_length or default_length(processing_class)
-        collator = EnergyCollator(TokenTable([]), np.empty(0, np.int64), None, processing_class, length, 0)
+        collator = EnergyCollator([], np.empty(0, np.int64), None, processing_class, args.max_length or 0, 0)
         if train_dataset is not None:  # else for evaluation only
             collator.tokens = token_table(train_dataset, processing_class, args.max_length)
-            collator.labels = _labels(train_dataset, model.config.num_labels)
+            collator.labels = _training_labels(train_dataset, model.config.num_labels)
             collator.max_length = args.max_length or int(collator.tokens.lengths.max(initial=1))
             collator.budget = args.tokens_per_micro_batch or token_budget(model.config)
             if info.uses_noise:
@@ -275,6 +265,13 @@ class EnergyTrainer(Trainer):
                     optimizer.add_param_group({**group, "params": inside, "lr": self.args.head_learning_rate})
         return optimizer
 
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(dataset, TrainingRows):  # an evaluation set
+            tokens = token_table(dataset, self.processing_class, self.data_collator.max_length or None)
+            labels = _labels(dataset)
+            dataset = list(zip(tokens, [None] * len(tokens) if labels is None else labels.tolist(), strict=True))
+        return super()._get_dataloader(dataset, *args, **kwargs)
+
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         return EpochSampler(self.train_dataset, lambda: self.state)
 
@@ -302,6 +299,18 @@ class EnergyTrainer(Trainer):
         self._load_from_checkpoint(self.state.best_model_checkpoint)
 
 
+def noise_auroc(energies: Tensor, is_noise: Tensor, of: Tensor | None = None) -> Tensor:
+    """How often a data text has a lower energy than a noise text (than those of a source), ties half: an AUROC.
+
+    >>> noise_auroc(torch.tensor([-1.0, 1.0, -2.0]), torch.tensor([False, True, True])).item()
+    0.5
+    """
+    gap = energies[None, :] - energies[:, None]  # [i, j] = E_j - E_i
+    pairs = (~is_noise[:, None] & (is_noise if of is None else of)[None, :]).float()  # i is data, j is noise
+    wins = (gap > 0).float() + 0.5 * (gap == 0).float()
+    return (wins * pairs).sum() / pairs.sum()
+
+
 def _check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str, Any]) -> None:
     if model is None or kwargs.get("model_init") is not None:
         raise EbmcalError("EnergyTrainer needs a model; model_init is not supported.")
@@ -322,8 +331,70 @@ def _training_rows(n_rows: int, args: EnergyConfig, seed: int, *, uses_noise: bo
     return TrainingRows(n_rows, device_batch * args.gradient_accumulation_steps, steps_per_epoch, seed, noise)
 
 
-def _labels(train: Any, n_labels: int) -> np.ndarray:
-    labels = np.asarray(train["labels" if "labels" in train.column_names else "label"])
-    if labels.dtype.kind not in "iu" or labels.min(initial=0) < 0 or labels.max(initial=0) >= n_labels:
+def _labels(dataset: Any) -> np.ndarray | None:
+    name = next((name for name in ("labels", "label") if name in dataset.column_names), None)
+    return None if name is None else np.asarray(dataset[name])
+
+
+def _training_labels(train: Any, n_labels: int) -> np.ndarray:
+    labels = _labels(train)
+    if labels is None or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < n_labels:
         raise EbmcalError(f"Labels must be integers from 0 to {n_labels - 1}, the classes of the model.")
     return labels.astype(np.int64)
+
+
+def token_table(dataset: Any, tokenizer: Any, max_length: int | None) -> TokenTable:
+    """The tokens of all rows of a user's dataset: of their `input_ids`, or of their texts."""
+    if not hasattr(dataset, "column_names"):
+        raise EbmcalError(f"Expected a datasets.Dataset, got {type(dataset).__name__}.")
+    if "input_ids" in dataset.column_names:
+        return TokenTable([_row_tokens(row) for row in dataset])
+    columns = text_columns(dataset)
+    if tokenizer is None or not columns:
+        raise EbmcalError(
+            "The dataset has no input_ids. Tokenise it, or pass processing_class=tokenizer and a text column."
+        )
+    texts = [dataset[name] for name in columns]
+    rows = list(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True))
+    return TokenTable(tokenize(rows, tokenizer, max_length or min(recipe.MAX_LENGTH, tokenizer.model_max_length)))
+
+
+def _row_tokens(row: Mapping[str, Any]) -> Tokens:
+    """The tokens of a tokenised row, without its padding."""
+    ids = np.asarray(row["input_ids"], dtype=np.int32)
+    types = np.asarray(row.get("token_type_ids", np.zeros(len(ids))), dtype=np.uint8)
+    is_token = np.asarray(row.get("attention_mask", np.ones(len(ids))), dtype=bool)
+    return Tokens(ids[is_token], types[is_token])
+
+
+def text_columns(dataset: Any) -> list[str]:
+    """The text column, or the two of pairs: `text` and `text_pair`, or the only string columns."""
+    if "text" in dataset.column_names:
+        return [name for name in ("text", "text_pair") if name in dataset.column_names]
+    kinds = {name: getattr(kind, "dtype", "") for name, kind in dataset.features.items() if name != "id"}
+    strings = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
+    return strings if len(strings) <= 2 else []
+
+
+def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> NoiseStream:
+    """The noise of a training: given as a stream or a dataset, or made from the training texts (`setting`)."""
+    if hasattr(noise, "draw"):
+        stream: NoiseStream = noise
+        return stream
+    dataset = train if noise is None else noise
+    columns = text_columns(dataset) if hasattr(dataset, "column_names") and len(dataset) else []
+    if not columns:
+        raise EbmcalError(
+            "Noise is made from a datasets.Dataset with a text column (or two, for pairs) and at least one row: "
+            "keep the text column of train_dataset, or pass noise=ebmcal.generate_noise(…)."
+        )
+    names = dict(zip(columns, ("text", "text_pair"), strict=False))
+    dataset = dataset.select_columns(columns).rename_columns(names)
+    if noise is None:
+        return online_stream(setting, dataset, seed)
+    from ebmcal.noise.store import StoredStream
+
+    table = dataset.with_format("arrow")[:]
+    if len(columns) == 1:
+        table = table.append_column("text_pair", pa.nulls(len(table), pa.string()))
+    return StoredStream("noise", table, seed)

@@ -1,14 +1,13 @@
-"""What a training draws its noise from: `Texts` gives access to the texts of a dataset, a `NoiseSource` writes noise
-from them, and a `NoiseStream` numbers the noise texts, so that text n depends on the seed and n alone.
+"""What every source of noise shares, and the default source: splices of two training texts.
+
+`Texts` gives access to the texts of a dataset, a `NoiseSource` writes noise from them, and a `NoiseStream` numbers the
+noise texts of a training, so that text n depends on the seed and n alone.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from fractions import Fraction
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
-import pyarrow as pa
 from datasets import Dataset
 
 from ebmcal.errors import EbmcalError
@@ -17,13 +16,12 @@ from ebmcal.errors import EbmcalError
 TextPair = tuple[str, str | None]
 
 
-@dataclass(frozen=True)
-class NoiseText:
+class NoiseText(NamedTuple):
     """A noise text and the index of its source in `NoiseStream.names`."""
 
     text: str
     text_pair: str | None
-    source: int
+    source: int = 0
 
 
 class NoiseStream(Protocol):
@@ -37,10 +35,7 @@ class NoiseStream(Protocol):
 
 
 class NoiseSource(Protocol):
-    """Writes one noise text per random generator, from the texts of a dataset.
-
-    A text depends on its own generator only, not on the others that are written with it.
-    """
+    """Writes one noise text per random generator; a text depends on its own generator only."""
 
     def write(self, texts: "Texts", rngs: Sequence[np.random.Generator]) -> list[TextPair]: ...
 
@@ -67,10 +62,6 @@ class Texts:
 
     def __len__(self) -> int:
         return len(self._positions)
-
-    def select(self, rows: Sequence[int] | np.ndarray) -> "Texts":
-        """Some of the texts."""
-        return Texts(self.dataset.select([int(i) for i in rows]))
 
     def __getitem__(self, indices: Sequence[int] | np.ndarray) -> list[TextPair]:
         rows = self._rows[self._positions[np.asarray(indices, dtype=np.int64)].tolist()]
@@ -105,58 +96,58 @@ class OnlineStream:
 
     def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
         rngs = [np.random.default_rng([self.seed, 19, n]) for n in numbers]
-        return [NoiseText(text, pair, 0) for text, pair in self.source.write(self.texts, rngs)] if rngs else []
+        return [NoiseText(*text) for text in self.source.write(self.texts, rngs)] if rngs else []
 
 
-class StoredStream:
-    """The texts of a table with columns text and text_pair in endless rounds; shuffled unless `seed` is None."""
+class Splice:
+    """The beginning of one text and the end of another, cut between words: locally fluent, globally wrong.
 
-    def __init__(self, name: str, table: pa.Table, seed: int | None) -> None:
-        self.names: tuple[str, ...] = (name,)
-        self.table = table.combine_chunks()
-        self._order = None if seed is None else ShuffledOrder(len(table), seed + 1)
-
-    def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
-        rows = [n % len(self.table) if self._order is None else self._order[n] for n in numbers]
-        texts = self.table.take(pa.array(rows, pa.int64())).to_pylist()
-        return [NoiseText(row["text"], row["text_pair"], 0) for row in texts]
-
-
-class MixtureStream:
-    """Several streams of one source each, in proportion to their shares."""
-
-    def __init__(self, streams: Sequence[NoiseStream], shares: Sequence[float]) -> None:
-        self.streams, self.shares = streams, shares
-        self.names = tuple(name for stream in streams for name in stream.names)
-
-    def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
-        chosen = [allot(number, self.shares) for number in numbers]
-        drawn: dict[int, NoiseText] = {}
-        for source, stream in enumerate(self.streams):
-            places = [i for i, (s, _) in enumerate(chosen) if s == source]
-            texts = stream.draw([chosen[i][1] for i in places])
-            drawn |= {i: replace(text, source=source) for i, text in zip(places, texts, strict=True)}
-        return [drawn[i] for i in range(len(chosen))]
-
-
-def mix(streams: Sequence[NoiseStream], shares: Sequence[float]) -> NoiseStream:
-    """One stream for several; a single stream is returned as it is."""
-    return streams[0] if len(streams) == 1 else MixtureStream(streams, shares)
-
-
-def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
-    """The source that a draw falls to, and the number of the draw within that source.
-
-    Of the first n draws every source has its share, to within one (two with more than three sources).
-
-    >>> [allot(n, [0.75, 0.25]) for n in range(4)]
-    [(0, 0), (0, 1), (1, 0), (0, 2)]
+    Of a pair, either sentence is spliced or the second is taken from another row.
     """
-    exact = [Fraction(share).limit_denominator(10_000) for share in shares]
-    for source in range(len(exact) - 1):
-        rate = exact[source] / sum(exact[source:])
-        before, after = (int(n * rate + Fraction(1, 2)) for n in (number, number + 1))
-        if after > before:
-            return source, before
-        number -= before
-    return len(exact) - 1, number
+
+    def write(self, texts: Texts, rngs: Sequence[np.random.Generator]) -> list[TextPair]:
+        chosen = [row for rng in rngs for row in _two_rows(len(texts), rng)]
+        rows = texts[chosen]  # one read for all
+        return [_splice_rows(rows[2 * i], rows[2 * i + 1], rng) for i, rng in enumerate(rngs)]
+
+
+def _two_rows(n: int, rng: np.random.Generator) -> tuple[int, int]:
+    """Two different rows, if there are two."""
+    first = int(rng.integers(n))
+    return first, (first + 1 + int(rng.integers(max(1, n - 1)))) % n
+
+
+def _splice_rows(first: TextPair, other: TextPair, rng: np.random.Generator) -> TextPair:
+    if first[1] is None:
+        return splice_texts(first[0], other[0], rng), None
+    way = rng.integers(3)
+    if way == 0:
+        return first[0], other[1]
+    if way == 1:
+        return splice_texts(first[0], other[0], rng), first[1]
+    return first[0], splice_texts(first[1], other[1] or "", rng)
+
+
+def splice_texts(text: str, other: str, rng: np.random.Generator) -> str:
+    """The beginning of a text and as many words from the end of another as were cut off.
+
+    A text of one word is kept whole, unless neither text has spaces.
+
+    >>> splice_texts("one two three four", "a b c d e f", np.random.default_rng(0))
+    'one two three f'
+    """
+    (words, space), (ends, other_space) = split_words(text), split_words(other)
+    if space != other_space:
+        words, ends, space = text.split(), other.split(), " "
+    cut = int(rng.integers(1, len(words))) if len(words) > 1 else len(words)
+    return space.join(words[:cut] + ends[-max(1, len(words) - cut) :])
+
+
+def split_words(text: str) -> tuple[list[str], str]:
+    """The words of a text and their separator; a text without spaces is split into characters.
+
+    >>> split_words("a fine film"), split_words("好电影")
+    ((['a', 'fine', 'film'], ' '), (['好', '电', '影'], ''))
+    """
+    words = text.split()
+    return (words, " ") if len(words) > 1 else (list(text.strip()), "")
