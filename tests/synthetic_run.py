@@ -103,7 +103,7 @@ def document(methods, seeds):
         "advice": {"sentences": ["Use hidden + temperature (dev) <now>."], "n_rows": 400, "rows": "calibration"},
         "label_issues": [issue | {"score": 0.97 - i / 100} for i in range(14)],
         "audit": {"files": {}, "splits": {"train": split, "test": split}},
-        "noise": {"noise": "splice", "reuse": 3.0, "sources": {"splice": {"probe_auroc": 0.634, "words": 12.25}}},
+        "noise": {"noise": "splice", "reuse": 3.0, "sources": {"splice": {"copies": 0.634, "words": 12.25}}},
         "versions": {"python": "3.11.2"},
         "fingerprints": {"train": "542d06403ad62186"},
         "training": {f"{method}-seed{seed}": {"seconds": 61.5 + seed} for method in methods for seed in seeds},

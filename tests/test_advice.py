@@ -64,10 +64,6 @@ def test_correct_rows_alone_do_not_prove_underconfidence():
     assert confidence_gap(np.zeros(3000, int), np.tile([0.97, 0.03], (3000, 1))).verdict == "underconfident"
 
 
-def test_a_single_row_has_no_verdict():
-    assert confidence_gap(np.array([1]), np.array([[0.99, 0.01]])).verdict is None
-
-
 def test_the_verdict_has_its_false_alarm_rate():
     alarms = 0
     for seed in range(400):
@@ -77,7 +73,7 @@ def test_the_verdict_has_its_false_alarm_rate():
 
 
 def test_verdicts_state_the_size_and_the_rows():
-    text = ConfidenceGap(0.953, 0.784, 0.025, 600).describe("mine", "test rows")
+    text = ConfidenceGap(0.953, 0.784, 0.025, 600).describe("mine", "test row")
     assert text == (
         "mine is overconfident by 16.9 ± 2.5 points: mean confidence 95.3%, accuracy 78.4% on 600 test rows."
     )
@@ -125,13 +121,6 @@ def test_rows_are_matched_by_id():
     assert "accuracy +0.0% on the calibration rows" in advice.sentences[2]
 
 
-def test_rows_with_repeated_ids_are_all_used():
-    rows = draw(3.0).replace(ids=["same"] * 2000)
-    advice = advice_for(baseline=rows)
-    assert advice.n_rows == 2000
-    assert advice.evidence[-1]["nll"] == pytest.approx(advice_for(baseline=draw(3.0)).evidence[-1]["nll"])
-
-
 def test_a_temperature_at_its_bound_is_not_recommended():
     advice = advice_for(baseline=perfect())
     assert advice.calibrator is None
@@ -149,7 +138,7 @@ def test_models_that_learned_nothing():
 @pytest.mark.parametrize(
     ("rows", "words"),
     [
-        (draw(1.0, n=4), "4 calibration rows are too few to recommend a model"),
+        (draw(1.0, n=4), "4 calibration rows: too few to recommend a model"),
         (draw(1.0, n=300).rows(draw(1.0, n=300).labels == 1), "All calibration rows have the label yes"),
         (draw(1.0, n=30).replace(labels=np.full(30, -1)), "No calibration row has a label"),
     ],
@@ -168,19 +157,13 @@ def test_without_calibration_rows_there_is_no_recommendation():
 
 def test_cautions():
     few = advice_for(baseline=draw(1.0, n=60), test=draw(1.0, n=90)).sentences
-    assert any("60 calibration rows are few" in sentence for sentence in few)
-    assert any("90 test rows are few" in sentence for sentence in few)
+    assert any("Only 60 calibration rows" in sentence for sentence in few)
+    assert any("Only 90 test rows" in sentence for sentence in few)
     rows = draw(1.0)
     three = Predictions(rows.labels, ("no", "yes", "maybe"), probs=np.c_[rows.probs * 0.9, np.full(2000, 0.1)])
     assert any("No calibration row has the label maybe" in s for s in advice_for(baseline=three).sentences)
     enough = advice_for(baseline=rows, test=draw(1.0, n=5000)).sentences
-    assert not any("few" in sentence for sentence in enough)
-
-
-def test_calibrators_that_could_not_be_fitted_are_listed():
-    trials = {Trial("baseline", 1): {"calibration": draw(1.0)}}
-    advice = recommend(trials, not_fitted={"isotonic (dev)": "too few rows."})
-    assert advice.sentences[-1] == "isotonic (dev) could not be fitted: too few rows."
+    assert not any("Only" in sentence for sentence in enough)
 
 
 def test_the_advice_is_json():

@@ -13,7 +13,7 @@ from scipy.special import log_softmax, stdtrit
 
 from ebmcal.calibration.leakage import logits_in
 from ebmcal.calibration.scaling import fit_temperature
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import plural
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.classification import confidence_and_correct
 from ebmcal.metrics.comparison import StandardError
@@ -56,7 +56,7 @@ class ConfidenceGap:
             return None
         return "overconfident" if self.difference > 0 else "underconfident"
 
-    def describe(self, name: str, rows: str = "rows") -> str:
+    def describe(self, name: str, rows: str = "row") -> str:
         """The verdict on a model as a sentence.
 
         >>> ConfidenceGap(0.95, 0.96, 0.08, 26).describe("baseline")
@@ -64,9 +64,9 @@ class ConfidenceGap:
         """
         numbers = f"mean confidence {self.confidence:.1%}, accuracy {self.accuracy:.1%}"
         if self.verdict is None:
-            return f"{name}: no clear miscalibration on {self.n_rows:,} {rows} ({numbers})."
+            return f"{name}: no clear miscalibration on {plural(self.n_rows, rows)} ({numbers})."
         size = f"{100 * abs(self.difference):.1f} ± {100 * self.margin:.1f} points"
-        return f"{name} is {self.verdict} by {size}: {numbers} on {self.n_rows:,} {rows}."
+        return f"{name} is {self.verdict} by {size}: {numbers} on {plural(self.n_rows, rows)}."
 
 
 def confidence_gap(labels: np.ndarray, probs: np.ndarray) -> ConfidenceGap:
@@ -137,35 +137,29 @@ class Candidate:
         return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin(0.95)
 
 
-def recommend(
-    predictions: Mapping[Trial, Mapping[str, Predictions]], *, not_fitted: Mapping[str, str] | None = None
-) -> Advice:
+def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     """Choose a trial and a calibrator from the out-of-fold or calibration rows of the trials of a run.
 
-    `predictions` maps each trial to its splits. `not_fitted` maps calibrators to the reason why they are missing.
+    `predictions` maps each trial to its splits.
     """
-    if not predictions:
-        raise EbmcalError("There are no trials to choose from.")
     first = next(iter(predictions))
-    left_out = tuple(f"{name} could not be fitted: {reason}" for name, reason in (not_fitted or {}).items())
     split = next((s for s in SELECTION if all(s in splits for splits in predictions.values())), None)
     if split is None:
         sentence = "There are no calibration rows, so no model can be recommended. Pass some (--calibration FILE)."
-        return Advice(first, None, (sentence, *left_out))
+        return Advice(first, None, (sentence,))
     rows, suffix = SELECTION[split]
     runs = _labelled_runs({trial: splits[split] for trial, splits in predictions.items()})
     if not runs:
-        sentence = f"No {rows} row has a label, so no model can be recommended."
-        return Advice(first, None, (sentence, *left_out), rows=rows)
+        return Advice(first, None, (f"No {rows} row has a label, so no model can be recommended.",), rows=rows)
     known = runs[first.method][0]
     if problem := _unusable(known, rows):
-        return Advice(first, None, (problem, *left_out), rows=rows, n_rows=known.n_rows)
+        return Advice(first, None, (problem,), rows=rows, n_rows=known.n_rows)
     found = [c for method, seeds in runs.items() for c in make_candidates(method, seeds, f"temperature ({suffix})")]
     # The simpler of two equals: the first candidate that is not clearly worse than the best.
     best = min(found, key=lambda c: c.nll)
     chosen = next(c for c, (worse, margin) in ((c, c.minus(best)) for c in found) if worse <= margin)
     n_test = next((splits["test"].n_rows for splits in predictions.values() if "test" in splits), None)
-    sentences = (*_sentences(found, chosen, known.labels, rows), *_cautions(found, known, rows, n_test), *left_out)
+    sentences = (*_sentences(found, chosen, known.labels, rows), *_cautions(found, known, rows, n_test))
     trial = next(trial for trial in predictions if trial.method == chosen.method)
     evidence = tuple(c.to_json() for c in sorted(found, key=lambda c: c.nll))
     return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows)
@@ -196,7 +190,9 @@ def _unusable(known: Predictions, rows: str) -> str | None:
             "recommended. Pass calibration rows of every class (--calibration FILE)."
         )
     if known.n_rows < 2 * N_FOLDS:
-        return f"{known.n_rows} {rows} rows are too few to recommend a model; at least {2 * N_FOLDS} are needed."
+        return (
+            f"{plural(known.n_rows, f'{rows} row')}: too few to recommend a model; at least {2 * N_FOLDS} are needed."
+        )
     return None
 
 
@@ -230,9 +226,10 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
     if base and base is not chosen:
         accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
         typical += f" (baseline: {base.typical})"
+    simpler = "; nothing simpler is as good" if chosen is not found[0] else ""
     yield (
         f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
-        f"label a probability of {typical}; nothing simpler is as good."
+        f"label a probability of {typical}{simpler}."
     )
     yield _confidence(base or chosen, rows)
     others = [c for c in found if c.calibrator is None and c.method != "baseline"]
@@ -248,7 +245,7 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
 
 def _confidence(candidate: Candidate, rows: str) -> str:
     """Whether a model is over- or underconfident, and what corrects it."""
-    sentence, t = candidate.gap.describe(candidate.method, f"{rows} rows"), candidate.temperature
+    sentence, t = candidate.gap.describe(candidate.method, f"{rows} row"), candidate.temperature
     if not _is_inside(t):
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
     if candidate.gap.verdict is None:
@@ -261,7 +258,7 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
     """Reasons why numbers are weak: few rows, missing classes, temperatures at their bound."""
     if known.n_rows < FEW_ROWS:
         yield (
-            f"{known.n_rows} {rows} rows are few: other rows may lead to another recommendation, and calibrators "
+            f"Only {known.n_rows} {rows} rows: other rows may lead to another recommendation, and calibrators "
             "fitted on them may do harm."
         )
     seen = set(known.labels.tolist())
@@ -274,8 +271,8 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
         yield f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended."
     if n_test is not None and n_test < 10 * N_BINS:
         yield (
-            f"{n_test} test rows are few: the calibration errors (ECE) measured on them are mostly chance. Test on "
-            f"{10 * N_BINS} rows or more."
+            f"Only {plural(n_test, 'test row')}: the calibration errors (ECE) measured on so few are mostly chance. "
+            f"Test on {10 * N_BINS} rows or more."
         )
 
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
 import pandas as pd
 
 from ebmcal.config import RunConfig, fixed_settings, load_config, read_yaml
@@ -25,10 +26,18 @@ from ebmcal.errors import EbmcalError, Interrupted, unknown_name
 from ebmcal.evaluation import Evaluation
 from ebmcal.metrics import HEADLINE_METRICS, holm, mean_of_tests
 from ebmcal.progress import Reporter, make_reporter
-from ebmcal.reports.page import Block, Page, Section, write_page
-from ebmcal.reports.run_data import read_document, read_evaluation
-from ebmcal.reports.table import Table
-from ebmcal.reports.tables import comparison_rows_table, paper_table
+from ebmcal.reports.page import Block, Column, Page, Section, Table, write_page
+from ebmcal.reports.report import read_results
+from ebmcal.reports.tables import (
+    Key,
+    comparison_rows_table,
+    is_ensemble,
+    list_test_sets,
+    metric_title,
+    over_seeds,
+    row_name,
+    task_metric,
+)
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import read_json, write_json, write_text
 
@@ -85,21 +94,6 @@ class Benchmark:
         return [task for task in self.tasks if task.is_selected]
 
 
-@dataclass
-class _Mistakes:
-    """Mistakes and the tasks that have them; a mistake of several tasks is reported once."""
-
-    found: dict[str, list[str]] = field(default_factory=dict)
-
-    @contextlib.contextmanager
-    def collect(self, place: str) -> Iterator[None]:
-        try:
-            yield
-        except EbmcalError as error:
-            places = self.found.setdefault(str(error), [])
-            places += [] if place in places else [place]
-
-
 def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] = ()) -> Benchmark:
     """Read and check a benchmark: settings, models and data of all tasks. One error lists all mistakes.
 
@@ -107,80 +101,72 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
 
         load_benchmark(Path("benchmarks/glue-small.yaml"), only=["rte"])
     """
-    shared, mistakes = read_yaml(path), _Mistakes()
-    written, entries = shared.pop("output", None), shared.pop("tasks", None)
-    with mistakes.collect("output"):
-        if not isinstance(output or written, str | Path):
+    shared, mistakes = read_yaml(path), dict[str, list[str]]()  # mistake → where it was made
+
+    @contextlib.contextmanager
+    def collect(place: str) -> Iterator[None]:
+        try:
+            yield
+        except EbmcalError as error:
+            mistakes.setdefault(str(error), []).append(place)
+
+    written, entries = output or shared.pop("output", None), shared.pop("tasks", None)
+    shared.pop("output", None)
+    with collect("output"):
+        if not isinstance(written, str | Path):
             raise EbmcalError(f"expected a directory, got {written!r}; write `output: runs/NAME` or use --output.")
-    root = Path(str(output or written)).expanduser()
     for name in set(TASK_SETTINGS) & set(shared):
         # `calibration: cross-fit` or `holdout` is a way to calibrate, not a file.
         if name != "calibration" or shared[name] not in ("auto", "cross-fit", "holdout"):
             del shared[name]
-            with mistakes.collect("all tasks"):
+            with collect("all tasks"):
                 raise EbmcalError(f"{name} belongs to one task; put it under tasks, {EXAMPLE}.")
-    own = _task_settings(entries, mistakes)
+    own: dict[str, dict[str, Any]] = {}
+    with collect("tasks"):
+        if not isinstance(entries, list) or not entries:
+            raise EbmcalError(f"expected a list of tasks, {EXAMPLE}, got {type(entries).__name__}.")
+        for number, entry in enumerate(entries, start=1):
+            with collect(f"entry {number} of tasks"):
+                name, settings = _named_settings(entry)
+                if name.lower() in map(str.lower, own):
+                    raise EbmcalError(f"two tasks are called {name}; give one of them another `name`.")
+                own[name] = settings
     names = {name.lower(): name for name in own}
-    for name in only:
-        with mistakes.collect("--only"):
-            if name.lower() not in names:
-                raise unknown_name("task of this benchmark", name, own)
-    selected = {names.get(name.lower()) for name in only} if only else set(own)
-    tasks = []
+    with collect("--only"):
+        for unknown in [name for name in only if name.lower() not in names]:
+            raise unknown_name("task of this benchmark", unknown, own)
+    selected, tasks = {names.get(name.lower()) for name in only or own}, []
     for name, settings in own.items():
-        values = {**_inherited(shared, settings), **settings, "output": root / name}
-        with mistakes.collect(name):
-            task = BenchmarkTask(name, load_config(None, values), name in selected)
-            tasks.append(task)
-            if task.is_selected:
-                tasks[-1] = replace(task, fingerprints=read_fingerprints(task.config))
-    if mistakes.found:
-        lines = [f"{', '.join(places)}: {what}".replace("\n", "\n    ") for what, places in mistakes.found.items()]
+        values = {**_inherited(shared, settings), **settings, "output": Path(str(written)).expanduser() / name}
+        with collect(name):
+            config = load_config(None, values)
+            prints = read_fingerprints(config) if name in selected else {}
+            tasks.append(BenchmarkTask(name, config, name in selected, prints))
+    if mistakes:
+        lines = [f"{', '.join(places)}: {what}".replace("\n", "\n    ") for what, places in mistakes.items()]
         raise EbmcalError("\n  - ".join([f"The benchmark {path} has mistakes; nothing was started:", *lines]))
-    return Benchmark(root, tuple(tasks))
+    return Benchmark(Path(str(written)).expanduser(), tuple(tasks))
 
 
 def read_fingerprints(config: RunConfig) -> Mapping[str, str]:
     """The fingerprint of each split; raises what would stop the run: encoder, data, noise, settings."""
-    from ebmcal.pipeline.workspace import prepare
+    from ebmcal.pipeline import prepare
 
     return prepare(config, Reporter()).data.fingerprints
 
 
-def _task_settings(entries: Any, mistakes: _Mistakes) -> dict[str, dict[str, Any]]:
-    """The entries of `tasks`: name → settings."""
-    own: dict[str, dict[str, Any]] = {}
-    with mistakes.collect("tasks"):
-        if not isinstance(entries, list) or not entries:
-            raise EbmcalError(f"expected a list of tasks, {EXAMPLE}, got {type(entries).__name__}.")
-        for number, entry in enumerate(entries, start=1):
-            with mistakes.collect(f"entry {number} of tasks"):
-                name, settings = _named_settings(entry)
-                if name.lower() in (other.lower() for other in own):
-                    raise EbmcalError(f"two tasks are called {name}; give one of them another `name`.")
-                own[name] = settings
-    return own
-
-
 def _named_settings(entry: Any) -> tuple[str, dict[str, Any]]:
     """The name of an entry, which becomes a directory, and its settings."""
-    if isinstance(entry, str):
-        entry = {"task": entry}
-    if not isinstance(entry, Mapping):
+    if not isinstance(entry, str | Mapping):
         raise EbmcalError(f"expected a name or settings, {EXAMPLE}, got {entry!r}.")
+    entry = {"task": entry} if isinstance(entry, str) else entry
     settings = {str(key).replace("-", "_"): value for key, value in entry.items()}
     if "output" in settings:
         raise EbmcalError("output is set once for the whole benchmark; each task gets a directory in it.")
-    name, task, train = settings.pop("name", None), settings.get("task"), settings.get("train")
-    if name is None and train is not None:
-        name = Path(str(train)).stem
-    elif name is None:
-        if task is None:
-            raise EbmcalError("expected task (built in: see `ebmcal tasks`) or train (a file), got neither.")
-        try:
-            name = find_task(str(task)).name
-        except EbmcalError as error:
-            raise EbmcalError(f"{error} For your own file: {{name: {task}, train: FILE}}.") from None
+    name, train = settings.pop("name", None), settings.get("train")
+    if name is None and train is None and settings.get("task") is None:
+        raise EbmcalError("expected task (built in: see `ebmcal tasks`) or train (a file), got neither.")
+    name = name or (Path(str(train)).stem if train is not None else find_task(str(settings["task"])).name)
     if not re.fullmatch(r"\w[\w.+-]*", str(name)):
         raise EbmcalError(f"the name {name!r} becomes a directory: use letters, digits and . _ - + only.")
     return str(name), settings
@@ -288,17 +274,16 @@ def gather(benchmark: Benchmark, failures: Mapping[str, Mapping[Trial, str]] | N
 
 
 def _outcome(task: BenchmarkTask, failures: Mapping[Trial, str]) -> Outcome:
+    if not task.directory.results.exists():
+        return Outcome(task, failures=failures)
     try:
-        document = read_document(task.directory)
-        evaluation = read_evaluation(task.directory, document) if document else None
+        document, evaluation = read_results(task.directory)
     except EbmcalError as error:
         return Outcome(task, failures=dict.fromkeys(task.trials, str(error)))
-    if evaluation is not None:
-        metric = find_task(task.config.task).metric if task.config.task else "accuracy"
-        evaluation.meta.update({"task": task.name, "task_metric": evaluation.meta.get("task_metric") or metric})
-    outcome = Outcome(task, evaluation, {}, document)
-    is_open = set(task.trials) - set(outcome.done)
-    return replace(outcome, failures={trial: why for trial, why in failures.items() if trial in is_open})
+    metric = find_task(task.config.task).metric if task.config.task else "accuracy"
+    evaluation.meta.update({"task": task.name, "task_metric": evaluation.meta.get("task_metric") or metric})
+    outcome = Outcome(task, evaluation, document=document)
+    return replace(outcome, failures={trial: why for trial, why in failures.items() if trial not in outcome.done})
 
 
 def headline(outcomes: Sequence[Outcome]) -> str:
@@ -349,8 +334,10 @@ def failure_table(outcomes: Sequence[Outcome]) -> Table:
 def results_frame(outcomes: Sequence[Outcome]) -> pd.DataFrame:
     """One row per task, model, calibrator and test set; metrics in columns."""
     frames = []
-    for outcome in [outcome for outcome in outcomes if outcome.evaluation is not None]:
-        frame = outcome.evaluation.results if outcome.evaluation else pd.DataFrame()
+    for outcome in outcomes:
+        if outcome.evaluation is None:
+            continue
+        frame = outcome.evaluation.results
         frame = frame[frame["seed"].notna()].assign(calibrator=frame["calibrator"].fillna(""))
         keys = ["model", "method", "seed", "calibrator", "test_set", "n_rows"]
         wide = frame.pivot(index=keys, columns="metric", values="value").reset_index()
@@ -387,3 +374,106 @@ def write_results(output: Path, outcomes: Sequence[Outcome]) -> None:
     names = [outcome.task.name for outcome in outcomes if outcome.task.directory.report.exists()]
     links = [(name, f"{quote(name)}/report.html") for name in names]
     write_page(output / "report.html", Page(output.resolve().name, title, [Section("", blocks)], links))
+
+
+PUBLISHED_NOTE = (
+    "Published: He et al. 2021, RoBERTa-base, one run. The paper defines its ECE class-wise (20 bins); "
+    "the authors' scripts compute it top-label."
+)
+#: Test sets of the paper.
+TEST_SETS = {
+    "sst2": "SST-2", "mnli": "MNLI", "mnli_mm": "MNLI(mm)", "qnli": "QNLI", "qqp": "QQP", "mrpc": "MRPC",
+    "cola": "CoLA", "rte": "RTE", "wnli": "WNLI", "average": "Average",
+}  # fmt: skip
+_ROWS = """
+baseline: .942/.050 .876/.067 .872/.068 .929/.043 .904/.034 .862/.133 .539/.182 .724/.279 .571/.058 .802/.102
+scaling-binning (train): .940/.036 .872/.051 .869/.056 .931/.034 .904/.035 .843/.092 .586/.146 .717/.271 .457/.144 .791/.096
+temperature (train): .942/.042 .876/.058 .872/.060 .929/.030 .904/.034 .862/.126 .539/.175 .724/.275 .571/.063 .802/.096
+poscal: .944/.040 .876/.067 .872/.067 .930/.039 .905/.032 .867/.129 .540/.184 .789/.206 .571/.060 .810/.092
+scalar: .942/.033 .871/.038 .871/.047 .927/.016 .899/.034 .862/.098 .540/.150 .753/.207 .542/.033 .801/.073
+hidden: .956/.032 .869/.032 .868/.044 .923/.016 .900/.033 .867/.099 .545/.131 .797/.148 .542/.036 .807/.063
+sharp-hidden: .947/.038 .875/.027 .872/.031 .930/.016 .900/.032 .862/.089 .563/.133 .811/.182 .571/.073 .815/.069
+scaling-binning (dev): .944/.019 .876/.030 .870/.032 .931/.021 .905/.021 .862/.062 .557/.048 .731/.042 .542/.189 .802/.052
+temperature (dev): .942/.037 .876/.024 .872/.026 .929/.018 .904/.026 .862/.126 .539/.109 .724/.235 .571/.046 .802/.072
+"""  # noqa: E501
+
+#: The results of the paper: method → test set → (performance, ECE). Performance is accuracy, for CoLA the Matthews
+#: correlation. It is not certain which ECE was published: the paper and the authors' scripts differ.
+PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
+    method: {name: tuple(map(float, pair.split("/"))) for name, pair in zip(TEST_SETS, row.split(), strict=True)}
+    for method, _, row in (line.partition(":") for line in _ROWS.strip().splitlines())
+}
+
+
+def published_set(task: str | None, test_set: str = "test") -> str | None:
+    """The key of a test set in `PUBLISHED`, or None if the paper has no such task.
+
+    >>> published_set("SST-2"), published_set("mnli", "test_mismatched"), published_set("mine")
+    ('sst2', 'mnli_mm', None)
+    """
+    name = "".join(c for c in (task or "").lower() if c.isalnum())
+    if name == "mnli" and "mismatched" in test_set:
+        return "mnli_mm"
+    return name if name in TEST_SETS and name != "average" and test_set.startswith("test") else None
+
+
+def paper_table(evaluations: Sequence["Evaluation"], *, ece: str = "ece_classwise", published: bool = True) -> Table:
+    """Methods × test sets of one evaluation per task, with their average, in the layout of the paper's main table.
+
+    `ece` is the metric in the ECE columns. Averages are over test sets and given only where a method has all of them.
+    Standard deviations are over seeds. `published` adds the paper's rows for the same test sets. Calibrators on the
+    baseline have rows under their own name; those fitted on the calibration split are listed last and are not marked
+    best, as in the paper; the same holds for ensembles.
+    """
+    values, deviations, known = dict[Column, Any](), dict[Column, Any](), list[str | None]()
+    for evaluation in evaluations:
+        for test_set in list_test_sets(evaluation):
+            task, metric = str(evaluation.meta.get("task") or "results"), task_metric(evaluation)
+            known.append(published_set(task, test_set))
+            title = TEST_SETS.get(known[-1] or "", task if test_set == "test" else f"{task} {test_set}")
+            found = over_seeds(evaluation.results, test_set)
+            short = {"accuracy": "acc.", "matthews": "mcc.", "macro_f1": "F1"}.get(metric, metric_title(metric))
+            for name, shown in ((metric, short), (ece, "ECE")):
+                rows = found[found.index.get_level_values("metric") == name].droplevel("metric")
+                values[title, shown], deviations[title, shown] = rows["value"], rows["deviation"]
+    keys = sorted(
+        dict.fromkeys(key for column in values.values() for key in column.index),
+        key=lambda key: ("", "calibration split", "ensembles").index(_section(key)),
+    )
+    frames = [pd.DataFrame({c: v.reindex(keys) for c, v in part.items()}) for part in (values, deviations)]
+    names, sections = [_paper_name(key) for key in keys], [_section(key) for key in keys]
+    notes = [f"ECE: {metric_title(ece).removeprefix('ECE ')} ECE, 20 bins.", "± standard deviation over seeds."]
+    if published and any(known):
+        rows = [[x for name in known for x in PUBLISHED[m].get(name or "", (None, None))] for m in PUBLISHED]
+        theirs = pd.DataFrame(rows, columns=frames[0].columns, dtype=float)
+        pairs = zip(frames, (theirs, theirs * np.nan), strict=True)
+        frames = [pd.concat([frame.reset_index(drop=True), more]) for frame, more in pairs]
+        names, sections = names + [f"{m}, published" for m in PUBLISHED], sections + ["published"] * len(PUBLISHED)
+        notes.append(PUBLISHED_NOTE)
+    if len(known) > 1:
+        for i, shown in enumerate(("perf.", "ECE")):
+            # Averages over fewer sets are not comparable. Seeds of different tasks are independent.
+            parts = [frame.iloc[:, i : 2 * len(known) : 2] for frame in frames]
+            frames[0]["Average", shown] = parts[0].mean(axis=1, skipna=False)
+            frames[1]["Average", shown] = np.sqrt((parts[1] ** 2).sum(axis=1, skipna=False)) / len(known)
+    columns: list[Column] = ["Method", *frames[0].columns]
+    index = pd.Index(columns, tupleize_cols=False)
+    extra = [["", *("" if x != x else f"± {x:.3f}" for x in row)] for row in frames[1].to_numpy()]
+    body = [[name, *row] for name, row in zip(names, frames[0].to_numpy(), strict=True)]
+    return Table(
+        pd.DataFrame(body, columns=index), "Test-set performance and calibration error", tuple(notes),
+        {column: -1 if column[1] == "ECE" else 1 for column in columns[1:]},
+        extra=pd.DataFrame(extra, columns=index), sections=sections,
+        unranked=frozenset(i for i, section in enumerate(sections) if section),
+    )  # fmt: skip
+
+
+def _paper_name(key: Key) -> str:
+    """The paper applies calibrators to its baseline only and names the row after the calibrator."""
+    return key[1] if key[0] == "baseline" and key[1] else row_name(*key)
+
+
+def _section(key: Key) -> str:
+    if is_ensemble(key):
+        return "ensembles"
+    return "calibration split" if key[1].endswith(("(dev)", "(cross-fit)")) else ""

@@ -8,8 +8,11 @@ from scipy.special import softmax
 from typer.testing import CliRunner
 
 import ebmcal
-from ebmcal import EbmcalError, Predictions
+from ebmcal import EbmcalError, Predictions, TemperatureScaling
+from ebmcal.calibration import save_calibrator
 from ebmcal.cli import build_app
+from ebmcal.run_dir import RunDir, Trial
+from ebmcal.storage import write_json
 
 QUICK = ["--resamples", "50"]
 NAMES = ("neg", "neu", "pos")
@@ -248,15 +251,23 @@ def test_the_command_line_and_the_library_agree_exactly(files):
     assert again.to_json() == found.to_json()
 
 
-def test_a_run_directory_stands_for_its_test_predictions(tmp_path):
-    run = tmp_path / "run"
-    for name, scale in (("baseline-seed1", 3.0), ("hidden-seed1", 1.0)):
-        (run / "trials" / name).mkdir(parents=True)
-        rows(scale=scale).write(run / "trials" / name / "test.parquet")
-    (run / "config.yaml").touch()
-    shown = output_of(run).stdout
+def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrated(tmp_path):
+    run = RunDir(tmp_path / "run")
+    for trial, scale in ((Trial("baseline", 1), 3.0), (Trial("hidden", 1), 1.0)):
+        rows(scale=scale).write(run.predictions(trial, "test"))
+    run.config.touch()
+    shown = output_of(run.root).stdout
     assert "baseline-seed1" in shown
     assert "hidden-seed1" in shown
-    for path in run.rglob("*.parquet"):
+    assert "temperature" not in shown
+    model = run.model(Trial("baseline", 1))
+    model.mkdir()
+    save_calibrator(model, TemperatureScaling().fit_predictions(rows(seed=1, scale=3.0, prefix="cal")))
+    write_json(run.results, {"recommended": {"trial": "baseline-seed1", "calibrator": "temperature (dev)"}})
+    found = values(json.loads(output_of(run.root, "--format", "json").stdout))
+    assert list(found) == ["baseline-seed1 + temperature (dev)", "baseline-seed1", "hidden-seed1"]
+    calibrated, plain, _ = found.values()
+    assert calibrated["nll"]["value"] < plain["nll"]["value"] - 0.1
+    for path in run.root.rglob("*.parquet"):
         path.unlink()
-    assert "no test predictions yet" in error_of(run)
+    assert "no test predictions yet" in error_of(run.root)

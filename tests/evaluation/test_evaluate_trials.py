@@ -79,6 +79,8 @@ def test_detection_of_other_texts(evaluation):
     assert set(evaluation.detection["texts"]) == {"ood_books"}
     assert set(evaluation.detection["score"]) == {"energy", "max_prob", "entropy"}
     assert evaluation.detection["seed"].notna().all()
+    probe = {Trial("frozen-probe", 0): {"test": make_split(1.0, 1), "ood_books": make_split(0.5, 9, 9)}}
+    assert set(evaluate_trials(probe, n_resamples=5).detection["score"]) == {"max_prob", "entropy"}
 
 
 def test_verdicts_are_one_per_method(evaluation):
@@ -126,11 +128,11 @@ def test_trials_with_other_rows_are_neither_averaged_nor_compared():
 
 def test_few_rows_and_test_sets_without_labels():
     rows = make_split(2.0, 1, n=12)
-    unlabelled = rows.replace(labels=np.full(12, -1))
-    found = evaluate_trials(
-        {Trial("baseline", 1): {"test": rows, "test_other": unlabelled, "calibration": rows}},
-        posthoc=["temperature", "scaling-binning"],
-        n_resamples=5,
-    )
+    splits = {"test": rows, "test_other": rows.replace(labels=np.full(12, -1)), "calibration": rows}
+    trials = {Trial("baseline", 1): splits, Trial("hidden", 1): splits}
+    found = evaluate_trials(trials, posthoc=["temperature", "scaling-binning"], n_resamples=5)
     assert set(found.results["test_set"]) == {"test"}
-    assert "12 rows are few" in rows_of(found, metric="ece_classwise", calibrator=None)["note"].item()
+    notes = rows_of(found, metric="ece_classwise", calibrator=None)["note"]
+    assert all("12 rows are few" in note for note in notes)
+    assert found.comparisons.empty, "too few rows are not tested"
+    assert "Differences were not tested: 12 rows are too few, at least 30 are needed." in found.table().notes

@@ -9,7 +9,7 @@ from evaluation_cases import LABELS, write_multilabel
 
 import ebmcal
 from ebmcal import EbmcalError
-from ebmcal.evaluation.inputs import read_labels
+from ebmcal.evaluation import read_labels
 from ebmcal.metrics import ece_classwise, nll
 
 
@@ -75,9 +75,9 @@ def test_a_label_that_cannot_be_calibrated_does_not_stop_the_others(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"metrics": ["ece_top_label"]}, "ece_top_label needs one correct class per row"),
+        ({"metrics": ["ece_top_label"]}, "Unknown metric for texts with several labels 'ece_top_label'"),
         ({"metrics": ["accurcy"]}, "Did you mean 'accuracy'"),
-        ({"fit": "p.jsonl", "calibrator": "temperature"}, "temperature needs one correct class per row"),
+        ({"fit": "p.jsonl", "calibrator": "temperature"}, "Unknown calibrator for texts"),
         ({"fit": "p.jsonl", "calibrator": "plat"}, "Did you mean 'platt'"),
         ({"fit": ["p.jsonl", "x=p.jsonl"]}, "one file for each of 1 evaluated, got 2"),
         ({"normalize": True}, r"normalize .* not defined with several labels"),

@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ebmcal import Predictions
-from ebmcal.monitoring.statistics import MIN_ROWS, estimate_accuracy, label_test, p_values, significant
+from ebmcal.monitoring import MIN_ROWS, estimate_accuracy, label_test, p_values, significant
 
 NAMES = ("a", "b", "c")
 

@@ -1,5 +1,6 @@
 """Plots: drawn data against hand-worked numbers, drawing on given axes, odd names, small and deterministic SVG."""
 
+import json
 import re
 import subprocess
 import sys
@@ -10,12 +11,10 @@ import pytest
 from matplotlib.figure import Figure
 from scipy.stats import spearmanr
 
-from ebmcal.errors import EbmcalError
 from ebmcal.metrics import ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.reports import plots
-from ebmcal.reports.figures import STYLES, compact_svg, safe_label, styles_for, to_svg
-from ebmcal.reports.plots import EnergyHistogram, energy_histogram
+from ebmcal.reports.plots import STYLES, energy_histogram, safe_label, styles_for, to_svg
 from synthetic_run import LABELS, make_history, make_predictions
 
 ODD_NAMES = (
@@ -34,7 +33,6 @@ ROWS = make_predictions(60)
 HISTORIES = [("hidden", make_history("hidden", 1)), ("baseline", make_history("baseline", 1))]
 DRAWINGS = {
     "reliability": lambda ax: plots.reliability_diagram(ROWS, ax, name="a $b$"),
-    "confidence": lambda ax: plots.confidence_histogram(ROWS, ax),
     "label": lambda ax: plots.reliability_diagram(ROWS, ax, label=LABELS[1]),
     "confusion": lambda ax: plots.confusion_matrix(ROWS, ax),
     "tradeoff": lambda ax: plots.accuracy_against_ece(HISTORIES, ax),
@@ -45,7 +43,6 @@ DRAWINGS = {
 }
 NOTHING = {
     "reliability": lambda: plots.reliability_diagram(make_predictions(5, labels=False)),
-    "confidence": lambda: plots.confidence_histogram(make_predictions(5, labels=False)),
     "confusion": lambda: plots.confusion_matrix(make_predictions(5, labels=False)),
     "lines": lambda: plots.line_plot([]),
     "tradeoff": lambda: plots.accuracy_against_ece([("a", [])]),
@@ -72,7 +69,7 @@ def test_nothing_to_draw_is_explained(name):
 def test_neither_pyplot_nor_torch_is_loaded():
     code = (
         "import sys; from ebmcal import Predictions; from ebmcal.reports import plots;"
-        "from ebmcal.reports.figures import to_svg;"
+        "from ebmcal.reports.plots import to_svg;"
         "p = Predictions([0, 1], ('a', 'b'), logits=[[1, 0], [0, 2.]], energies=[0, 1]);"
         "to_svg(plots.reliability_diagram(p).figure, 'k'); plots.entropy_against_energy(p);"
         "print([m for m in ('matplotlib.pyplot', 'torch', 'transformers', 'datasets') if m in sys.modules])"
@@ -129,13 +126,6 @@ def test_series_take_entries_with_the_key_in_the_order_of_steps():
     assert len(averaged.x) == 100
 
 
-def test_tradeoff_has_a_point_per_checkpoint_and_rings_the_last():
-    ax = plots.accuracy_against_ece([("a", make_history("hidden", 1, 200))])
-    points, ring = ax.lines
-    assert len(points.get_xdata()) == 4
-    assert ring.get_xdata().tolist() == [points.get_xdata()[-1]]
-
-
 def test_seeds_share_a_style_and_one_legend_entry():
     histories = [("hidden", make_history("hidden", s)) for s in (1, 2)]
     ax = plots.line_plot(plots.history_series(histories, "eval_ece_classwise"))
@@ -160,20 +150,15 @@ def test_entropy_points_are_sampled_but_the_correlation_is_not():
     assert plots.entropy_against_energy(rows.rows([0])).get_title(loc="left") == ""
 
 
-def test_energy_histogram_counts_every_text_once_and_survives_json():
+def test_energy_histogram_counts_every_text_once_and_is_json():
     energies = np.r_[np.linspace(-3, 0, 1000), 1e6]
     rows = Predictions(None, ("a", "b"), probs=np.full((1001, 2), 0.5), energies=energies)
     data = energy_histogram({"test": rows, "none": make_predictions(3, energies=False)})
-    assert list(data.shares) == ["test"]
-    assert data.shares["test"].sum() == pytest.approx(1), "an outlier counts in the last bin"
-    assert data.edges[-1] < 1
-    again = EnergyHistogram.from_json(data.to_json())
-    np.testing.assert_allclose(again.shares["test"], data.shares["test"], atol=1e-6)
-    same = rows.rows([3, 3])
-    assert energy_histogram({"a": same}).shares["a"].sum() == 1
-    for wrong in (None, {}, {"edges": [0, 1], "shares": {"a": [1, 2]}}, {"edges": [0, 1], "shares": {"a": ["x"]}}):
-        with pytest.raises(EbmcalError, match="not valid"):
-            EnergyHistogram.from_json(wrong)
+    assert list(data["shares"]) == ["test"]
+    assert sum(data["shares"]["test"]) == pytest.approx(1, abs=1e-4), "an outlier counts in the last bin"
+    assert data["edges"][-1] < 1
+    assert json.loads(json.dumps(data)) == data
+    assert sum(energy_histogram({"a": rows.rows([3, 3])})["shares"]["a"]) == 1
 
 
 def test_risk_coverage_ends_at_the_error_rate():
@@ -228,10 +213,3 @@ def test_svg_needs_no_network_and_follows_the_colours_of_the_page():
     assert "var(--fig-ink,#1b1f24)" in svg
     used = set(re.findall(r"url\(#(\w+)\)", svg)) | set(re.findall(r'href="#(\w+)"', svg))
     assert used <= set(re.findall(r' id="(\w+)"', svg)), "nothing that is referenced may be stripped"
-
-
-def test_compacting_leaves_text_alone():
-    raw = (
-        '<?xml?>\n<svg xmlns="http://www.w3.org/2000/svg"><text x="1.23456"> id="text_1" 0.123456 #0072b2</text></svg>'
-    )
-    assert compact_svg(raw).endswith('<text x="1.23"> id="text_1" 0.123456 #0072b2</text></svg>')

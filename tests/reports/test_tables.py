@@ -9,7 +9,8 @@ import pytest
 
 from ebmcal.predictions import Predictions
 from ebmcal.reports import tables
-from ebmcal.reports.examples import (
+from ebmcal.reports.page import Table
+from ebmcal.reports.tables import (
     class_table,
     confident_errors,
     confusion_table,
@@ -19,7 +20,6 @@ from ebmcal.reports.examples import (
     noise_examples,
     noise_source_table,
 )
-from ebmcal.reports.table import Table
 from synthetic_run import HOSTILE_TEXTS, LABELS, make_evaluation, make_history, make_predictions, make_results
 
 HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll": 0.4, "brier": 0.2}
@@ -65,6 +65,7 @@ def test_recommended_model_is_first_and_marked():
     assert column(table, "Model")[0] == "hidden"
     assert table.recommended == 0
     assert "→ hidden" in str(table)
+    assert "→ recommended, * best of its column." in str(table)
     by_argument = tables.summary_table(two_methods(), recommended=("baseline", "temperature (dev)"))
     assert column(by_argument, "Model")[0] == "baseline + temperature (dev)"
 
@@ -117,11 +118,6 @@ def test_missing_values_are_dashes_and_never_best():
     assert json.loads(table.to_json())["rows"][2]["NLL"] is None
 
 
-def test_other_metrics_are_shown_if_the_headline_is_incomplete():
-    rows = make_results({("a", None, None): {"aurc": 0.1, "aurc_by_energy": 0.2, "my_score": 3.0}})
-    assert tables.summary_table(make_evaluation(rows)).columns == ["Model", "AURC", "AURC by energy", "My score"]
-
-
 def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
     values = {("frozen-probe", 0, None): BASELINE, ("baseline", 1, None): BASELINE, ("baseline", 2, None): BASELINE}
     values |= {("focal", 1, None): HIDDEN, ("focal", 2, None): HIDDEN, ("baseline ensemble", None, None): HIDDEN}
@@ -129,9 +125,6 @@ def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
     assert column(tables.summary_table(evaluation), "Model") == ["baseline", "focal", "frozen-probe"]
     assert "baseline ensemble" in column(tables.summary_table(evaluation, verbose=True), "Model")
     assert "Seeds" not in tables.summary_table(evaluation).columns
-    paper = tables.paper_table([evaluation], published=False)
-    assert column(paper, "Method")[-1] == "baseline ensemble"
-    assert best(paper, ("RTE", "ECE")) == ["focal"], "ensembles are not ranked"
 
 
 @pytest.mark.parametrize("note", ["T = 1.5", "T = 1.5; 9 rows are few", "mean of 3 seeds; T = 1.5"])
@@ -150,64 +143,10 @@ def test_noise_floor_and_bins_are_in_the_notes():
     rows = make_results({("a", None, None): HIDDEN}, noise_floor=0.012)
     notes = " ".join(tables.summary_table(make_evaluation(rows, n_bins=15)).notes)
     assert "15 bins" in notes
+    assert "(dev): calibrator fitted on calibration rows." in tables.summary_table(two_methods()).notes
+    single = make_evaluation(make_results({("a", None, None): HIDDEN}, n_rows=1))
+    assert tables.summary_table(single).notes[0] == "Measured on 1 test row."
     assert "by chance about 0.012 (class-wise), 0.012 (top-label)" in notes
-
-
-def test_published_numbers_are_those_of_the_paper():
-    assert tables.PUBLISHED["baseline"]["rte"] == (0.724, 0.279)
-    assert tables.PUBLISHED["sharp-hidden"]["mnli_mm"] == (0.872, 0.031)
-    for method, sets in tables.PUBLISHED.items():
-        for index in range(2):
-            mean = np.mean([pair[index] for name, pair in sets.items() if name != "average"])
-            assert mean == pytest.approx(sets["average"][index], abs=0.0016), method
-
-
-def test_published_columns_for_tasks_of_the_paper_only():
-    table = tables.summary_table(two_methods(), verbose=True)
-    names = ["baseline", "baseline + temperature (train)", "baseline + temperature (dev)", "hidden"]
-    assert column(table, "Model") == names
-    assert column(table, "Published ECE") == ["0.279", "0.275", "0.235", "0.148"]
-    assert "Published" not in tables.summary_table(two_methods(task="mine"), verbose=True).columns
-    assert [tables.published_set(*x) for x in (("CoLA",), ("average",), ("rte", "ood_news"))] == ["cola", None, None]
-
-
-def test_paper_table_groups_tasks_and_does_not_rank_calibrated_rows():
-    mnli = make_results({("baseline", 1, None): BASELINE, ("hidden", 1, None): HIDDEN})
-    mnli += make_results({("hidden", 1, None): HIDDEN}, test_set="test_mismatched")
-    table = tables.paper_table([two_methods(), make_evaluation(mnli, task="mnli")], published=False)
-    assert table.columns[1:4] == [("RTE", "acc."), ("RTE", "ECE"), ("MNLI", "acc.")]
-    assert column(table, "Method") == ["baseline", "temperature (train)", "hidden", "temperature (dev)"]
-    assert best(table, ("RTE", "ECE")) == ["hidden"], "temperature (dev) is lower and is not ranked"
-    averages = column(table, ("Average", "perf."))
-    assert averages[2] == f"{(0.83 + 0.82 + 0.82) / 3:.3f}"
-    assert averages[0] == "–", "no average over fewer test sets"
-
-
-def test_paper_table_has_published_rows_and_deviations():
-    wnli = make_evaluation(two_methods().results.to_dict("records"), task="wnli")
-    table = tables.paper_table([two_methods(), wnli])
-    rows = {row[0].text: row for row in table.cells()}
-    assert rows["baseline, published"][-1].text == f"{(0.279 + 0.058) / 2:.3f}"
-    single = np.std([0.05, 0.03], ddof=1)
-    assert rows["hidden"][2].extra == f"± {single:.3f}"
-    assert rows["hidden"][-1].extra == f"± {single / np.sqrt(2):.3f}", "independent tasks"
-    top_label = tables.paper_table([two_methods()], ece="ece_top_label", published=False)
-    assert column(top_label, ("RTE", "ECE"))[0] == "0.120"
-    assert "top-label" in top_label.notes[0]
-
-
-@pytest.mark.parametrize("width", [40, 80, 120])
-def test_wide_tables_are_split_at_groups_and_lose_nothing(width):
-    from rich.console import Console
-
-    records = two_methods().results.to_dict("records")
-    evaluations = [make_evaluation(records, task=task) for task in ("rte", "cola", "sst2", "wnli")]
-    console = Console(width=width)
-    with console.capture() as captured:
-        console.print(tables.paper_table(evaluations, published=False))
-    shown = captured.get()
-    assert max(map(len, shown.splitlines())) <= width
-    assert all(name in shown for name in ("RTE", "CoLA", "SST-2", "WNLI", "Average"))
 
 
 def test_comparisons_with_interval_p_value_and_rows_needed():
@@ -222,19 +161,8 @@ def test_comparisons_with_interval_p_value_and_rows_needed():
 
 
 def test_detection_is_averaged_over_seeds():
-    rows = [
-        {
-            "model": f"hidden-seed{s}",
-            "method": "hidden",
-            "seed": s,
-            "texts": t,
-            "score": "max_prob",
-            "auroc": 0.8 + s / 100,
-            "fpr95": 0.2,
-        }
-        for s in (1, 2)
-        for t in ("noise", "ood_books")
-    ]
+    row = {"method": "hidden", "score": "max_prob", "fpr95": 0.2}
+    rows = [row | {"seed": s, "texts": t, "auroc": 0.8 + s / 100} for s in (1, 2) for t in ("noise", "ood_books")]
     table = tables.detection_table(make_evaluation([], (), rows))
     assert table.columns == ["Texts", "Model", "max prob"]
     assert [cell.full for cell in table.cells()[1]] == ["books", "hidden", "0.815 FPR 0.20"]
@@ -275,13 +203,7 @@ def test_print_loses_no_column_if_the_output_is_no_terminal(capsys):
     tables.summary_table(two_methods(), verbose=True).print()
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= 100
-    assert all(name in shown for name in ("Accuracy", "Brier", "Published"))
-
-
-def test_terminal_takes_markup_as_text():
-    table = Table(pd.DataFrame({"[red]m": ["[bold]x"]}), "[red]t")
-    assert "[red]t" in str(table)
-    assert "[bold]x" in str(table)
+    assert all(name in shown for name in ("Accuracy", "Brier"))
 
 
 def test_notebooks_get_html():
@@ -292,7 +214,7 @@ def test_notebooks_get_html():
 
 def test_empty_tables_work_in_every_format():
     empty = make_evaluation([])
-    for table in (tables.comparison_table(empty), tables.detection_table(empty), tables.paper_table([])):
+    for table in (tables.comparison_table(empty), tables.detection_table(empty)):
         assert not len(table)
         assert table.to_markdown()
         assert table.to_latex()
@@ -307,13 +229,6 @@ def test_class_table_against_hand_worked_numbers():
     assert table.frame["Precision"].tolist() == pytest.approx([2 / 3, 1.0])
     assert table.frame["Confidence"].tolist() == pytest.approx([(0.9 + 0.8 + 0.6) / 3, 0.7])
     assert table.frame["ECE"].tolist() == pytest.approx([(0.1 + 0.2 + 0.3 + 0.6) / 4] * 2)
-
-
-def test_class_wise_ece_is_the_mean_of_the_class_table():
-    from ebmcal.metrics import ece_classwise
-
-    rows = make_predictions(300, 2.0)
-    assert class_table(rows).frame["ECE"].mean() == pytest.approx(ece_classwise(rows.labels, probs=rows.probs))
 
 
 def test_many_labels_show_those_with_the_lowest_recall():
@@ -401,8 +316,8 @@ def test_noise_auroc_per_method_with_warnings():
 
 
 def test_noise_sources_show_what_is_known():
-    noise = {"sources": {"splice": {"words": 12.25, "probe_auroc": 0.634, "lm": {"x": 1}}, "mlm": {"words": 9.0}}}
+    noise = {"sources": {"splice": {"words": 12.25, "copies": 0.634, "lm": {"x": 1}}, "mlm": {"words": 9.0}}}
     table = noise_source_table(noise)
-    assert table.columns == ["Source", "Words", "Probe AUROC"]
+    assert table.columns == ["Source", "Words", "Copies"]
     assert [cell.text for cell in table.cells()[1]] == ["mlm", "9.0", "–"]
     assert not len(noise_source_table({}))

@@ -66,12 +66,13 @@ def test_all_mistakes_are_reported_at_once(tmp_path):
     with pytest.raises(EbmcalError) as caught:
         read_suite(suite)
     for words in (
-        "labels: Input should be a valid list, got 'up'", "test 1, name: Field required", "a, kind: Input should be",
-        "b: expected one of append, prepend, replace; got append, prepend", "c, expect.moves", "d: expected templates",
-        "e, strength: unknown key", "e, strengths.0", "f, words.up: Input should be a valid list",
-        "g: expected templates", "h: directional tests, and only they, need expect",
-        "i, cases.0.label: Input should be a valid string, got True: YAML reads yes, no, on and off as booleans",
-        "j, expect.label", "k, strengths.0", "l, strengths", "l, labels",
+        "labels: Input should be a valid list, got 'up'", "tests.0.name: Field required", "tests.1.kind: Input should",
+        "tests.2: expected one of append, prepend, replace; got append, prepend", "tests.3.expect.moves",
+        "tests.4: expected templates", "tests.5.strength: Extra inputs are not permitted", "tests.5.strengths.0",
+        "tests.6.words.up: Input should be a valid list", "tests.7: expected templates",
+        "tests.8: directional tests, and only they, need expect",
+        "tests.9.cases.0.label: Input should be a valid string, got True", "tests.10.expect.label",
+        "tests.11.strengths.0", "tests.12.strengths", "tests.12.labels",
     ):  # fmt: skip
         assert words in str(caught.value)
 
@@ -99,6 +100,6 @@ def test_nested_aliases_are_refused_without_expanding_them(tmp_path):
         f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghijk", "bcdefghijkl", strict=True)
     )
     bomb = write(tmp_path / "bomb.yaml", f"a: &a [x, x, x, x, x, x, x, x, x]\n{levels}tests: *l\n")
-    with pytest.raises(EbmcalError, match="test 1: Input should be a valid dictionary") as caught:
+    with pytest.raises(EbmcalError, match="tests.0: Input should be a valid dictionary") as caught:
         read_suite(bomb)
     assert len(str(caught.value)) < 10_000

@@ -1,4 +1,6 @@
-"""`ebmcal evaluate`: prediction files of any model. `ebmcal report`: a run directory."""
+"""`ebmcal evaluate`: prediction files of any model. `ebmcal report`: a run directory. `ebmcal monitor`: a log of
+predictions. `ebmcal robustness`: a model on perturbed texts.
+"""
 
 import json
 from pathlib import Path
@@ -6,11 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from ebmcal.cli.options import JsonFile, Normalize, ReportFile, check_outputs, split_names, write_results
+from ebmcal.cli.options import (
+    JsonFile,
+    Model,
+    Normalize,
+    ReportFile,
+    TextColumn,
+    TextPairColumn,
+    check_outputs,
+    split_names,
+    write_results,
+)
 from ebmcal.errors import EbmcalError
+from ebmcal.run_dir import RunDir
+from ebmcal.storage import read_json
 
 if TYPE_CHECKING:
-    from ebmcal.evaluation import Evaluation
+    from ebmcal.evaluation import Evaluation, Source
+
+#: Exit code of `monitor` for cron jobs: 0 no alarm, 1 error, 2 wrong usage.
+ALARM = 3
 
 
 def evaluate(
@@ -54,14 +71,15 @@ def evaluate(
     report: ReportFile = None,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
-    from ebmcal.evaluation import evaluate
-    from ebmcal.evaluation.inputs import split_name
+    from ebmcal.evaluation import evaluate, split_name
 
-    files = [source for given in files for source in _sources(given)]
-    inputs = [str(split_name(source)[1]) for source in (*files, *(fit or ()), *(ood or ()))]
-    check_outputs({"--json": json_file, "--report": report}, inputs)
+    check_outputs(
+        {"--json": json_file, "--report": report},
+        [str(split_name(source)[1]) for source in (*files, *(fit or ()), *(ood or ()))],
+    )
     found = evaluate(
-        files, metrics=split_names(metrics), n_bins=n_bins, n_resamples=resamples, seed=seed, reference=reference,
+        _sources(files), metrics=split_names(metrics), n_bins=n_bins, n_resamples=resamples, seed=seed,
+        reference=reference,
         paired=not unpaired, ensemble=ensemble, fit=fit or None, calibrator=calibrator, ood=ood or None,
         normalize=normalize, multilabel=multilabel, progress=None,
     )  # fmt: skip
@@ -73,18 +91,35 @@ def evaluate(
     write_results(found, numbers, json_file, report)
 
 
-def _sources(given: str) -> list[str]:
-    """The test predictions of all trials of a run directory; any other source as it is."""
-    from ebmcal.run_dir import RunDir
+def _sources(files: list[str]) -> "list[Source] | dict[str, Source]":
+    """The files; a run directory stands for its recommended model, calibrated, and all trials as they were trained."""
+    if not any(RunDir(Path(given)).config.is_file() for given in files):
+        return list(files)
+    from ebmcal.evaluation import split_name
 
-    run = RunDir(Path(given))
-    if not run.config.is_file():
-        return [given]
-    paths = {trial.name: run.predictions(trial, "test") for trial in run.trials()}
-    found = [f"{name}={path}" for name, path in paths.items() if path.is_file()]
+    named: dict[str, Source] = {}
+    for given in files:
+        run = RunDir(Path(given))
+        found = _run_sources(run) if run.config.is_file() else dict([split_name(given)])
+        named |= found
+    return named
+
+
+def _run_sources(run: RunDir) -> "dict[str, Source]":
+    from ebmcal.calibration import read_calibrator
+    from ebmcal.predictions import Predictions
+
+    paths = {trial: run.predictions(trial, "test") for trial in run.trials()}
+    found: dict[str, Source] = {trial.name: path for trial, path in paths.items() if path.is_file()}
     if not found:
-        raise EbmcalError(f"The run {given} has no test predictions yet. Finish it first.")
-    return found
+        raise EbmcalError(f"The run {run.root} has no test predictions yet. Finish it first.")
+    recommended = (read_json(run.results).get("recommended") if run.results.is_file() else None) or {}
+    trial = next((trial for trial in paths if trial.name == recommended.get("trial")), None)
+    calibrator = read_calibrator(run.model(trial)) if trial else None
+    if trial is None or calibrator is None:
+        return found
+    name = f"{trial.name} + {recommended['calibrator']}"
+    return {name: calibrator.apply(Predictions.read(paths[trial])), **found}
 
 
 def _print(found: "Evaluation", format: str, verbose: bool) -> None:
@@ -101,7 +136,7 @@ def _print(found: "Evaluation", format: str, verbose: bool) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run directory of `ebmcal run`, finished or not.")],
+    run: Annotated[Path, typer.Argument(help="Run directory of a finished `ebmcal run`.")],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Output file. [default: RUN/report.html; text is printed]")
     ] = None,
@@ -110,16 +145,94 @@ def report(
     ] = "html",
 ) -> None:
     """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
-    from ebmcal.reports import report_text, write_report
+    from ebmcal.reports.report import read_run, report_text, write_report
     from ebmcal.storage import write_text
 
     check_outputs({"--output": output})
     if format == "html":
         typer.echo(f"Wrote {write_report(run, output)}")
         return
-    text = report_text(run, format)
+    if format == "latex":
+        from ebmcal.benchmark import paper_table
+
+        text = paper_table([read_run(run).evaluation]).to_latex() + "\n"
+    else:
+        text = report_text(run, format)
     if output is None:
         typer.echo(text, nl=False)
     else:
         write_text(output, text)
         typer.echo(f"Wrote {output}")
+
+
+def monitor(
+    model: Model,
+    log: Annotated[list[Path], typer.Argument(help="Its predictions in use: .parquet, .csv, .jsonl or .npz files.")],
+    reference: Annotated[
+        Path | None, typer.Option(help="Labelled predictions for typical texts. [default: those of the model's run]")
+    ] = None,
+    labels: Annotated[Path | None, typer.Option(help="Known labels: a file with the columns id and label.")] = None,
+    time_column: Annotated[str | None, typer.Option(help="Column with times. [default: time, if it exists]")] = None,
+    every: Annotated[str | None, typer.Option(help="Windows of time, such as 6h, 1d or 1w. [default: 1d]")] = None,
+    rows: Annotated[int | None, typer.Option(help="Windows of rows. [default: 500, without times]")] = None,
+    false_alarm_rate: Annotated[
+        float, typer.Option(help="Probability of any drift alarm if nothing has changed.")
+    ] = 0.05,
+    planned_windows: Annotated[
+        int | None, typer.Option(help="Bound it over this many windows. [default: those of the log]")
+    ] = None,
+    min_accuracy: Annotated[
+        float | None, typer.Option(help="Alarm if the accuracy is significantly lower than this.")
+    ] = None,
+    normalize: Normalize = False,
+    report: ReportFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Estimate accuracy and detect drift and OOD texts, window by window.
+
+    Exit codes: 0 no alarm, 1 error, 2 wrong usage, 3 alarm.
+    """
+    from ebmcal.monitoring import monitor
+
+    check_outputs({"--report": report, "--json": json_file}, [*log, reference, labels])
+    found = monitor(
+        model, log, reference=reference, labels=labels, time_column=time_column, every=every, window_rows=rows,
+        false_alarm_rate=false_alarm_rate, planned_windows=planned_windows, min_accuracy=min_accuracy,
+        normalize=normalize,
+    )  # fmt: skip
+    found.table().print()
+    for line in found.alarms:
+        typer.secho(f"Alarm: {line}", fg=typer.colors.RED, err=True)
+    write_results(found, found.to_json(), json_file, report)
+    if found.alarms:
+        raise typer.Exit(ALARM)
+
+
+def robustness(
+    model: Model,
+    data: Annotated[Path, typer.Option("--data", help="Labelled texts: CSV, TSV, JSONL or Parquet.")],
+    baseline: Annotated[Path | None, typer.Option(help="Another model, evaluated on the same texts.")] = None,
+    perturbations: Annotated[
+        str | None, typer.Option(help="Names of perturbations, separated by commas. [default: all]")
+    ] = None,
+    suite: Annotated[list[Path] | None, typer.Option(help="YAML file with your own tests; may be repeated.")] = None,
+    builtin: Annotated[bool, typer.Option("--builtin/--no-builtin", help="Run the built-in suites.")] = True,
+    text_column: TextColumn = None,
+    text_pair_column: TextPairColumn = None,
+    label_column: Annotated[str, typer.Option(help="Label column.")] = "label",
+    max_rows: Annotated[int, typer.Option(min=1, help="Maximum number of texts; a sample is drawn.")] = 500,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the perturbations.")] = 0,
+    report: ReportFile = None,
+    json_file: JsonFile = None,
+) -> None:
+    """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
+    from ebmcal.robustness import evaluate_robustness
+
+    check_outputs({"--report": report, "--json": json_file}, [data])
+    found = evaluate_robustness(
+        model, data, baseline=baseline, perturbations=split_names(perturbations), suites=suite or (),
+        use_builtin_suites=builtin, text_column=text_column, text_pair_column=text_pair_column,
+        label_column=label_column, max_rows=max_rows, seed=seed,
+    )  # fmt: skip
+    typer.echo(str(found))
+    write_results(found, found.to_json(), json_file, report)

@@ -1,68 +1,56 @@
 """Evaluation: `evaluate` for predictions of any classifier, `evaluate_trials` for the models of a run.
 
-ebmcal.evaluate({"ours": predictions, "theirs": "theirs.csv"}).table()
+    ebmcal.evaluate({"ours": predictions, "theirs": "theirs.csv"}).table()
 
-inputs       files and predictions by name, matched by row
-results      `Evaluation`, tidy data frames of everything that was measured
+Here: files and predictions by name, matched by row; texts with several labels, label by label. `results` has
+`Evaluation`, tidy data frames of everything that was measured, and `evaluate_trials`.
 """
 
-import contextlib
+import os
 import warnings
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, LeakageWarning, make_calibrator
+from ebmcal.calibration import CALIBRATORS, Calibrator, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
 from ebmcal.errors import EbmcalError, error_context, unknown_name
-from ebmcal.evaluation.inputs import (
-    Sources,
-    add_ensemble,
-    check_fit,
-    check_two_classes,
-    make_calibrators,
-    match_rows,
-    name_sources,
-    read_all,
-    read_labels,
-    read_partners,
-)
 from ebmcal.evaluation.results import (
     Estimates,
     Evaluation,
     Record,
     Settings,
+    check_two_classes,
     comparison_records,
     detection_records,
     estimate_predictions,
-    records_over_seeds,
+    evaluate_trials,
+    not_compared,
     verdict,
 )
-from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, METRICS
+from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, find_metric
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.intervals import warn_of_notes
-from ebmcal.metrics.intervals import find_metric
-from ebmcal.predictions import Predictions, ensemble
-from ebmcal.progress import Reporter, make_reporter
-from ebmcal.run_dir import Trial
+from ebmcal.predictions import Predictions, align
+from ebmcal.predictions import ensemble as mean_of
+from ebmcal.predictions.files import FileColumns, numbers, read_columns, without_error_rows
+from ebmcal.progress import make_reporter
 
 __all__ = ["Evaluation", "evaluate", "evaluate_trials"]
+
+#: Predictions, the path of a file, or "NAME=FILE".
+Source = Predictions | str | os.PathLike[str]
+Sources = Source | Sequence[Source] | Mapping[str, Source]
 
 #: More resamples do not make an interval visibly better.
 MAX_RESAMPLES = 100_000
 
-#: Split that calibrators are fitted on → how that is shown; (train) and (dev) as in the paper.
-FITTED_ON = {"train": "train", "calibration": "dev", "out_of_fold": "cross-fit"}
-
-#: The method that the others are compared with.
-REFERENCE = "baseline"
-
 #: Metrics that are defined for a single label of a text with several; the first five are shown.
 LABEL_METRICS = ("accuracy", "macro_f1", "ece_classwise", "nll", "brier", "matthews", "mce_classwise")
-
-Splits = Mapping[str, Predictions]
 
 
 def evaluate(
@@ -113,17 +101,17 @@ def evaluate(
             if value:
                 raise EbmcalError(f"{option} (--{option}) is not defined with several labels per text.")
         return _evaluate_multilabel(predictions, settings, metrics, fit, calibrator, progress)
-    calibrators = make_calibrators(calibrator, fit)
-    named = read_all(predictions, normalize)
+    calibrators = _make_calibrators(calibrator, fit)
+    named = _read_all(predictions, normalize)
     reference = next(iter(named)) if reference is None else reference
     if reference not in named:
         raise unknown_name("reference", reference, named)
-    named = match_rows(named, reference) if paired else named
-    fitting, outside = (read_partners(named, given, o, normalize) for given, o in ((fit, "fit"), (ood, "ood")))
-    check_fit(named, fitting)
+    named = _match_rows(named, reference) if paired else named
+    fitting, outside = (_read_partners(named, given, o, normalize) for given, o in ((fit, "fit"), (ood, "ood")))
+    _check_fit(named, fitting)
     if ensemble:
-        add_ensemble(named if paired else {}, fitting, outside)
-    found, versions, verdicts = [], dict[str, Predictions](), []
+        _add_ensemble(named if paired else {}, fitting, outside)
+    found, versions, verdicts = list[Estimates](), dict[str, Predictions](), []
     with make_reporter(progress).stage("evaluating", len(named)) as advance:
         for name, rows in named.items():
             calibrated = _calibrate(rows, fitting[name], calibrators, name) if name in fitting else {}
@@ -146,7 +134,7 @@ def evaluate(
         ],
     }
     meta = {**settings.meta, "label_names": list(next(iter(named.values())).label_names)}
-    meta |= {"shown_metrics": [*(metrics or HEADLINE_METRICS), *human], "verdicts": verdicts}
+    meta |= {"shown_metrics": [*(metrics or HEADLINE_METRICS), *human], "verdicts": verdicts, **not_compared(pairs)}
     return Evaluation.from_records(frames, meta=meta, predictions=versions)
 
 
@@ -180,6 +168,136 @@ def _estimate(name: str, calibrator: str | None, rows: Predictions, settings: Se
     return found
 
 
+def name_sources(given: Sources) -> dict[str, Source]:
+    """Name → source: the keys of a mapping, NAME of "NAME=FILE", otherwise the path or a number.
+
+    >>> name_sources(["ours=a.csv", "b.csv"])
+    {'ours': 'a.csv', 'b.csv': 'b.csv'}
+    """
+    pairs = _name_pairs(given)
+    (name, n), *_ = Counter(name for name, _ in pairs).most_common(1)
+    if n > 1:
+        raise EbmcalError(f"{name} is given twice. Give each file once, or names: NAME=FILE.")
+    return dict(pairs)
+
+
+def _name_pairs(given: Sources) -> list[tuple[str, Source]]:
+    if isinstance(given, Mapping):
+        pairs = [(str(name), source) for name, source in given.items()]
+    else:
+        listed = given if isinstance(given, Sequence) and not isinstance(given, str) else [given]
+        pairs = [split_name(source, place) for place, source in enumerate(listed, start=1)]
+    if not pairs:
+        raise EbmcalError("There is nothing to evaluate. Pass predictions or a prediction file.")
+    for name, source in pairs:
+        if not isinstance(source, Predictions | str | os.PathLike):
+            raise EbmcalError(f"{name}: expected predictions or a file, got {type(source).__name__}.")
+    return pairs
+
+
+def split_name(source: Source, place: int = 1) -> tuple[str, Source]:
+    """The name of a source and the source itself; predictions in memory are numbered by their place."""
+    if not isinstance(source, str | os.PathLike):
+        return f"predictions {place}", source
+    path = os.fspath(source)
+    name, _, file = path.partition("=")
+    if name and file and not Path(path).exists() and os.sep not in name:
+        return name, file
+    return path, source
+
+
+def _read_all(given: Sources, normalize: bool) -> dict[str, Predictions]:
+    """Name → labelled predictions, all with the class order of the first if they have the same classes."""
+    named: dict[str, Predictions] = {}
+    for name, source in name_sources(given).items():
+        rows = _read(source, name, next(iter(named.values()), None), normalize)
+        with error_context(name):
+            named[name] = rows.labelled()
+        n_dropped = rows.n_rows - named[name].n_rows
+        if n_dropped:
+            verb = "row has no label and is" if n_dropped == 1 else "rows have no label and are"
+            warnings.warn(f"{name}: {n_dropped:,} of {rows.n_rows:,} {verb} left out.", stacklevel=3)
+    return named
+
+
+def _read(source: Source, name: str, like: Predictions | None, normalize: bool) -> Predictions:
+    rows = source if isinstance(source, Predictions) else Predictions.read(source, normalize=normalize)
+    if rows.n_classes < 2:
+        raise EbmcalError(f"{name} has one class only ({rows.label_names[0]}). Expected a column for every class.")
+    is_same = like is not None and set(rows.label_names) == set(like.label_names)
+    return rows.reorder(like.label_names) if like is not None and is_same else rows
+
+
+def _match_rows(named: Mapping[str, Predictions], reference: str) -> dict[str, Predictions]:
+    """All predictions with their rows in the order of the reference, matched by id."""
+    matched = {}
+    for name, rows in named.items():
+        try:
+            matched[name] = rows if name == reference else align([named[reference], rows])[1]
+        except EbmcalError as error:
+            raise EbmcalError(
+                f"{name} cannot be compared with {reference}: {error} Pass predictions for the same rows, or evaluate "
+                "them separately (paired=False, --unpaired)."
+            ) from error
+    return matched
+
+
+def _read_partners(
+    named: Mapping[str, Predictions], given: Sources | None, option: str, normalize: bool
+) -> dict[str, Predictions]:
+    """The predictions of `fit` or `ood` that belong to each of the evaluated ones: by name, place, or one for all."""
+    if given is None:
+        return {}
+    pairs = _name_pairs(given)
+    if isinstance(given, Mapping) or {name for name, _ in pairs} & named.keys():
+        sources = name_sources(given)
+    else:
+        if len(pairs) not in (1, len(named)):
+            raise EbmcalError(
+                f"{option} (--{option}): expected one file, or one for each of the {len(named)} evaluated, got "
+                f"{len(pairs)}."
+            )
+        if len(pairs) < len(named):
+            warnings.warn(
+                f"One {option} (--{option}) for {len(named)} files is right only if all are predictions of one model.",
+                stacklevel=3,
+            )
+        sources = dict(zip(named, [source for _, source in pairs] * (len(named) // len(pairs)), strict=True))
+    for name in sources.keys() - named.keys():
+        raise unknown_name(f"name in {option}", name, named)
+    return {name: _read(source, f"{option} of {name}", named[name], normalize) for name, source in sources.items()}
+
+
+def _make_calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
+    """Name → unfitted calibrator."""
+    if given and fit is None:
+        raise EbmcalError("A calibrator needs fit (--fit): predictions for other rows, to fit it on.")
+    wanted = [given] if isinstance(given, str | Calibrator) else given or ["temperature"]
+    return {c if isinstance(c, str) else c.name: make_calibrator(c) if isinstance(c, str) else c for c in wanted}
+
+
+def _check_fit(named: Mapping[str, Predictions], fit: Mapping[str, Predictions]) -> None:
+    """Raise unless a calibrator can be fitted on the rows of `fit`."""
+    for name, rows in fit.items():
+        if rows.label_names != named[name].label_names:
+            ours, theirs = (", ".join(p.label_names[:10]) + ", …" * (p.n_classes > 10) for p in (named[name], rows))
+            raise EbmcalError(
+                f"fit (--fit) of {name} has the classes {theirs}, {name} has {ours}. Pass those of the same model."
+            )
+        check_two_classes(rows, f"fit (--fit) of {name}")
+
+
+def _add_ensemble(named: dict[str, Predictions], *others: dict[str, Predictions]) -> None:
+    """Add the mean of all predictions, and the means of their `fit` and `ood` rows if all have them."""
+    if len(named) < 2:
+        raise EbmcalError("An ensemble (--ensemble) needs at least two files with the same rows (not --unpaired).")
+    name, n_members = f"ensemble of {len(named)}", len(named)
+    for given in (named, *others):
+        if len(given) == n_members:
+            with error_context(name):
+                given[name] = mean_of(list(given.values()))
+
+
 def _evaluate_multilabel(
     files: Sources, settings: Settings, metrics: Sequence[str] | None, fit: Sources | None, calibrator: Any,
     progress: bool | None,
@@ -188,10 +306,12 @@ def _evaluate_multilabel(
 
     Metrics and calibrators that need one correct class per text are not defined.
     """
-    _check_defined("metric", metrics or (), METRICS, LABEL_METRICS)
     wanted = [calibrator] if isinstance(calibrator, str) else list(calibrator or (["platt"] if fit else []))
     one_vs_rest = [name for name, kind in CALIBRATORS.items() if issubclass(kind, OneVsRest)]
-    _check_defined("calibrator", [spec.partition(":")[0] for spec in wanted], CALIBRATORS, one_vs_rest)
+    for kind, names, allowed in (("metric", metrics or (), LABEL_METRICS), ("calibrator", wanted, one_vs_rest)):
+        for name in names:
+            if name.partition(":")[0] not in allowed:
+                raise unknown_name(f"{kind} for texts with several labels", name, allowed)
     named = name_sources(files)
     partners = [*name_sources(fit).values()] if fit is not None else []
     if partners and len(partners) != len(named):
@@ -215,17 +335,6 @@ def _evaluate_multilabel(
     return replace(Evaluation.from_json(document), predictions=found.predictions)
 
 
-def _check_defined(kind: str, names: Iterable[str], known: Iterable[str], available: Sequence[str]) -> None:
-    for name in names:
-        if name not in known:
-            raise unknown_name(kind, name, available)
-        if name not in available:
-            raise EbmcalError(
-                f"{name} needs one correct class per row and is not defined with several labels. Available: "
-                f"{', '.join(available)}."
-            )
-
-
 def _means_over_labels(evaluation: Evaluation, prefix: str) -> Iterator[Record]:
     """One record per metric and calibrator: the mean over the labels of a file, without an interval."""
     frame = evaluation.results[evaluation.results["model"].str.startswith(prefix)]
@@ -237,118 +346,50 @@ def _means_over_labels(evaluation: Evaluation, prefix: str) -> Iterator[Record]:
         yield {**place, "test_set": "test", "value": float(values.mean()), "n_rows": n_rows, "note": ""}
 
 
-def evaluate_trials(
-    predictions: Mapping[Trial, Splits],
-    *,
-    posthoc: Sequence[str] = (),
-    n_bins: int = N_BINS,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    reporter: Reporter | None = None,
-) -> Evaluation:
-    """Evaluate the trials of a run: every trial × test set × (as trained, each calibrator of `posthoc`).
+def read_labels(file: Any) -> dict[str, Predictions]:
+    """Label → predictions of the classes "not <label>" and "<label>", from a multi-label prediction file.
 
-    `predictions` maps each trial to its splits; test sets are those that start with "test", other texts are "noise" and
-    those that start with "ood_". Calibrators are fitted on the training rows, shown as (train), on the calibration
-    split (dev), and on out-of-fold predictions (cross-fit), where these exist. A calibrator that cannot be fitted has
-    no rows, but a reason in `meta["not_fitted"]`. Methods with several seeds also get means over seeds and an ensemble.
+    `label` holds all labels of a row (a list, or "a|b" in CSV; empty if none applies), `prob_<label>` or
+    `logit_<label>` the probability or logit of each label; rows need not sum to one.
     """
-    settings = Settings(n_bins=n_bins, n_resamples=n_resamples, seed=seed)
-    found: list[Estimates] = []
-    not_fitted, verdicts, detection = dict[str, str](), dict[str, str](), list[Record]()
-    with _quiet(), (reporter or Reporter()).stage("evaluating", len(predictions)) as advance:
-        for trial, splits in predictions.items():
-            place = {"method": trial.method, "seed": trial.seed}
-            own = list(_estimates(splits, _fit(splits, posthoc, not_fitted), settings, trial.name, **place))
-            found += own
-            if "test" in splits and own:
-                plain = next(one for one in own if one.test_set == "test")
-                verdicts.setdefault(trial.method, verdict(trial.method, splits["test"], plain, {}))
-                for texts in [name for name in splits if name == "noise" or name.startswith("ood_")]:
-                    place |= {"model": trial.name, "texts": texts}
-                    detection += detection_records(splits["test"], splits[texts], settings, **place)
-            advance()
-        for name, splits, n_seeds in _ensembles(predictions, not_fitted):
-            for one in _estimates(splits, _fit(splits, posthoc, {}), settings, name, method=name):
-                note = "; ".join(filter(None, (f"mean of {n_seeds} seeds", one.note)))
-                found.append(replace(one, note=note))
-    records = [record for one in found for record in one.records()]
-    records += [record for several in _by_method(found) for record in records_over_seeds(several)]
-    comparisons = comparison_records(_pairs(found) if n_resamples else [], settings.compared, over_seeds=True)
-    names = next((list(rows.label_names) for splits in predictions.values() for rows in splits.values()), [])
-    return Evaluation.from_records(
-        {"results": records, "comparisons": comparisons, "detection": detection},
-        meta={**settings.meta, "label_names": names, "not_fitted": not_fitted, "verdicts": list(verdicts.values())},
-        predictions={trial.name: splits["test"] for trial, splits in predictions.items() if "test" in splits},
-    )
+    if not isinstance(file, str | os.PathLike):
+        raise EbmcalError(f"Several labels per text are read from files, got {type(file).__name__}.")
+    table = without_error_rows(read_columns(file), file)
+    with error_context(file):
+        return split_labels(table)
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Notes in the results replace one warning for each of many rows."""
-    with warnings.catch_warnings():
-        for category in (FewRowsWarning, LeakageWarning):
-            warnings.simplefilter("ignore", category)
-        warnings.filterwarnings("ignore", message=".* did not converge")
-        yield
+def split_labels(table: FileColumns) -> dict[str, Predictions]:
+    """Each label of a table as a two-class problem.
+
+    >>> table = FileColumns({"label": [["a"], ["a", "b"]], "prob_a": [0.9, 0.6], "prob_b": [0.2, 0.7]})
+    >>> split_labels(table)["b"].labels, split_labels(table)["b"].probs.round(2).tolist()
+    (array([0, 1]), [[0.8, 0.2], [0.3, 0.7]])
+    """
+    prefix = next((p for p in ("logit_", "prob_") if any(name.startswith(p) for name in table.columns)), None)
+    if prefix is None or "label" not in table.columns:
+        raise EbmcalError("Expected a column label and a column prob_<label> or logit_<label> for each label.")
+    columns = {n.removeprefix(prefix): numbers(c, n) for n, c in table.columns.items() if n.startswith(prefix)}
+    sets = [_labels_of_row(value, row, columns) for row, value in enumerate(table.columns["label"])]
+    ids = [str(i) for i in table.columns["id"]] if "id" in table.columns else None
+    found = {}
+    for label, values in columns.items():
+        values = values.astype(np.float64)
+        bad = np.flatnonzero((values < 0) | (values > 1)) if prefix == "prob_" else np.array([])
+        if len(bad):
+            raise EbmcalError(f"column {prefix + label!r}, row {bad[0]} is {values[bad[0]]:g}: not a probability.")
+        other = 1.0 - values if prefix == "prob_" else np.zeros(len(values))
+        scores: dict[str, Any] = {prefix.rstrip("_") + "s": np.stack([other, values], axis=1)}
+        has_label = np.array([label in labels for labels in sets], dtype=np.int64)
+        found[label] = Predictions(has_label, (f"not {label}", label), **scores, ids=ids)
+    return found
 
 
-def _fit(splits: Splits, posthoc: Sequence[str], not_fitted: dict[str, str]) -> dict[str, Calibrator]:
-    """Every calibrator that can be fitted, by the name it is shown under; reasons for the others."""
-    fitted = {}
-    for split, shown in FITTED_ON.items():
-        for name in posthoc if split in splits else ():
-            try:  # one calibrator that fails must not discard the other results
-                check_two_classes(splits[split], f"split {split}")
-                fitted[f"{name} ({shown})"] = make_calibrator(name).fit_predictions(splits[split])
-            except EbmcalError as error:
-                not_fitted[f"{name} ({shown})"] = str(error)
-    return fitted
-
-
-def _estimates(
-    splits: Splits, calibrators: Mapping[str, Calibrator], settings: Settings, model: str, **identity: Any
-) -> Iterator[Estimates]:
-    """Every labelled test set, as trained and with each calibrator."""
-    for test_set, rows in splits.items():
-        if not test_set.startswith("test") or not (rows.labels >= 0).any():
-            continue
-        yield estimate_predictions(rows, settings, model, **identity, test_set=test_set)
-        for shown, calibrator in calibrators.items():
-            place = {**identity, "calibrator": shown, "test_set": test_set, "note": calibrator.note}
-            yield estimate_predictions(calibrator.apply(rows), settings, model, **place)
-
-
-def _ensembles(
-    predictions: Mapping[Trial, Splits], not_fitted: dict[str, str]
-) -> Iterator[tuple[str, dict[str, Predictions], int]]:
-    """Name, splits and number of seeds of each method with several seeds: the means of their predictions."""
-    for method in dict.fromkeys(trial.method for trial in predictions):
-        members = [splits for trial, splits in predictions.items() if trial.method == method]
-        wanted = [s for s in members[0] if s.startswith("test") or s in ("calibration", "out_of_fold")]
-        shared = [s for s in wanted if all(s in other for other in members)]
-        if len(members) > 1:
-            try:
-                splits = {split: ensemble([member[split] for member in members]) for split in shared}
-                yield f"{method} ensemble", splits, len(members)
-            except EbmcalError as error:
-                not_fitted[f"{method} ensemble"] = str(error)
-
-
-def _by_method(found: Sequence[Estimates]) -> list[list[Estimates]]:
-    """Estimates that differ only in their seed, of methods with several seeds."""
-    groups: dict[tuple[Any, ...], list[Estimates]] = {}
-    for one in found:
-        groups.setdefault((one.method, one.calibrator, one.test_set), []).append(one)
-    return [several for several in groups.values() if len(several) > 1]
-
-
-def _pairs(found: Sequence[Estimates]) -> Iterator[tuple[list[Estimates], list[Estimates]]]:
-    """Every method and the baseline on the test rows, both as trained, for all seeds that both have."""
-    plain = [one for one in found if one.calibrator is None and one.test_set == "test"]
-    reference = {one.seed: one for one in plain if one.method == REFERENCE}
-    for method in dict.fromkeys(one.method for one in plain if one.method != REFERENCE):
-        ours = [one for one in plain if one.method == method and one.seed in reference]
-        ours = [one for one in ours if np.array_equal(one.labels, reference[one.seed].labels)]
-        if ours:
-            yield ours, [reference[one.seed] for one in ours]
+def _labels_of_row(value: Any, row: int, known: Iterable[str]) -> set[str]:
+    if value is None:
+        raise EbmcalError(f"column 'label', row {row} is missing. Use an empty list (CSV: an empty cell) for no label.")
+    parts = value.split("|") if isinstance(value, str) else value if isinstance(value, list) else [value]
+    labels = {str(part).strip() for part in parts if str(part).strip()}
+    for label in sorted(labels.difference(known)):
+        raise EbmcalError(f"column 'label', row {row}: {unknown_name('label', label, known)}")
+    return labels

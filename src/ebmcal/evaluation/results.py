@@ -1,10 +1,11 @@
-"""`Evaluation`: everything that was measured, as tidy data frames, and the functions that fill them.
+"""`Evaluation`: everything that was measured, as tidy data frames; `evaluate_trials` fills it for the models of a run.
 
 Metrics of one model, calibrator and test set are `Estimates`; they become records of the frames.
 """
 
+import contextlib
 import math
-import os
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -13,18 +14,29 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ebmcal.advice import confidence_gap
-from ebmcal.errors import EbmcalError
-from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, OOD_SCORES, ood_bootstrap, ood_scores
+from ebmcal.calibration import Calibrator, FewRowsWarning, LeakageWarning, make_calibrator
+from ebmcal.errors import EbmcalError, error_context
+from ebmcal.metrics import (
+    DEFAULT_METRICS,
+    HEADLINE_METRICS,
+    HUMAN_METRICS,
+    OOD_SCORES,
+    find_metric,
+    ood_bootstrap,
+    ood_scores,
+)
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.comparison import compare_estimates, holm, mean_over_seeds
 from ebmcal.metrics.intervals import Estimate, Interval, estimate
-from ebmcal.metrics.intervals import find_metric
-from ebmcal.predictions import Predictions
+from ebmcal.predictions import Predictions, ensemble
+from ebmcal.progress import Reporter
+from ebmcal.run_dir import Trial
+from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from ebmcal.reports.table import Table
+    from ebmcal.reports.page import Table
 
 _TEXT, _COUNT, _NUMBER = "object", "Int64", "float64"
 
@@ -52,7 +64,17 @@ BY_ENERGY = ("aurc", "error_auroc")
 #: Resamples for the intervals of OOD detection, at most.
 DETECTION_RESAMPLES = 200
 
+#: Paired tests need at least this many rows.
+MIN_COMPARED_ROWS = 30
+
+#: Split that calibrators are fitted on → how that is shown; (train) and (dev) as in the paper.
+FITTED_ON = {"train": "train", "calibration": "dev", "out_of_fold": "cross-fit"}
+
+#: The method that the others are compared with, and the one without an energy: logistic regression on the encoder.
+REFERENCE, FROZEN_PROBE = "baseline", "frozen-probe"
+
 Record = dict[str, Any]
+Splits = Mapping[str, Predictions]
 
 
 @dataclass(frozen=True, repr=False)
@@ -105,7 +127,7 @@ class Evaluation:
         }
 
     def table(self, *, verbose: bool = False) -> "Table":
-        """Models × metrics; `verbose` adds intervals. `reports.tables` has tables of the tests and the detection."""
+        """Models × metrics; `verbose` adds intervals."""
         from ebmcal.reports.tables import summary_table
 
         return summary_table(self, verbose=verbose)
@@ -114,9 +136,9 @@ class Evaluation:
         """One sentence per model: over- or underconfident or not, by how much, and what to do."""
         return list(self.meta.get("verdicts") or ())
 
-    def report(self, path: str | os.PathLike[str]) -> Path:
+    def report(self, path: PathLike) -> Path:
         """Write a self-contained HTML report; returns its path."""
-        from ebmcal.reports import write_evaluation_report
+        from ebmcal.reports.report import write_evaluation_report
 
         return write_evaluation_report(self, path)
 
@@ -204,13 +226,16 @@ def records_over_seeds(several: Sequence[Estimates]) -> Iterator[Record]:
         yield first._record(metric, mean, found.n_rows) | {"n_seeds": len(several)}
 
 
-def comparison_records(
-    pairs: Iterable[tuple[Sequence[Estimates], Sequence[Estimates]]], compared: Iterable[str], over_seeds: bool = False
-) -> list[Record]:
+Pair = tuple[Sequence[Estimates], Sequence[Estimates]]
+
+
+def comparison_records(pairs: Iterable[Pair], compared: Iterable[str], over_seeds: bool = False) -> list[Record]:
     """Paired tests of (ours, theirs) on the same rows, one entry per seed each; p-values are adjusted for all tests."""
     found = []
     for ours, theirs in pairs:
         first, reference = ours[0], theirs[0]
+        if len(first.labels) < MIN_COMPARED_ROWS:
+            continue
         place = {"calibrator": first.calibrator, "test_set": first.test_set}
         place |= {"model": first.method if over_seeds else first.model}
         place |= {"reference": reference.method if over_seeds else reference.name}
@@ -219,6 +244,15 @@ def comparison_records(
             found.append({**place, "n_seeds": len(ours) if over_seeds else None, "metric": metric, **asdict(test)})
     adjusted = holm([record["p_value"] for record in found])
     return [{**record, "p_adjusted": p} for record, p in zip(found, adjusted, strict=True)]
+
+
+def not_compared(pairs: Iterable[Pair]) -> Record:
+    """An entry of `meta` that says why models were not compared; empty if they were."""
+    n_rows = min((len(ours[0].labels) for ours, _ in pairs), default=MIN_COMPARED_ROWS)
+    if n_rows >= MIN_COMPARED_ROWS:
+        return {}
+    rows = "1 row is" if n_rows == 1 else f"{n_rows} rows are"
+    return {"not_compared": f"Differences were not tested: {rows} too few, at least {MIN_COMPARED_ROWS} are needed."}
 
 
 def detection_records(
@@ -267,3 +301,134 @@ def verdict(name: str, plain: Predictions, found: Estimates, calibrated: Mapping
         todo = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
         return f"{sentence} {after.describe(f'{name} + {calibrator}')}{todo}"
     return f"{sentence} Calibrate it on other labelled rows (fit=, --fit FILE)."
+
+
+def check_two_classes(rows: Predictions, name: str) -> None:
+    """Raise if all labels are the same: a calibrator would learn to predict only that class."""
+    with error_context(name):
+        seen = np.unique(rows.labelled().labels)
+        if len(seen) < 2:
+            raise EbmcalError(
+                f"all rows have the label {rows.label_names[seen[0]]!r}. Pass rows of at least two classes."
+            )
+
+
+def evaluate_trials(
+    predictions: Mapping[Trial, Splits],
+    *,
+    posthoc: Sequence[str] = (),
+    n_bins: int = N_BINS,
+    n_resamples: int = 1000,
+    seed: int = 0,
+    reporter: Reporter | None = None,
+) -> Evaluation:
+    """Evaluate the trials of a run: every trial × test set × (as trained, each calibrator of `posthoc`).
+
+    `predictions` maps each trial to its splits; test sets are those that start with "test", other texts are "noise" and
+    those that start with "ood_". Calibrators are fitted on the training rows, shown as (train), on the calibration
+    split (dev), and on out-of-fold predictions (cross-fit), where these exist. A calibrator that cannot be fitted has
+    no rows, but a reason in `meta["not_fitted"]`. Methods with several seeds also get means over seeds and an ensemble.
+    """
+    settings = Settings(n_bins=n_bins, n_resamples=n_resamples, seed=seed)
+    found: list[Estimates] = []
+    not_fitted, verdicts, detection = dict[str, str](), dict[str, str](), list[Record]()
+    with _quiet(), (reporter or Reporter()).stage("evaluating", len(predictions)) as advance:
+        for trial, splits in predictions.items():
+            place = {"method": trial.method, "seed": trial.seed}
+            own = list(_estimates(splits, _fit(splits, posthoc, not_fitted), settings, trial.name, **place))
+            found += own
+            if "test" in splits and own:
+                plain = next(one for one in own if one.test_set == "test")
+                verdicts.setdefault(trial.method, verdict(trial.method, splits["test"], plain, {}))
+                for texts in [name for name in splits if name == "noise" or name.startswith("ood_")]:
+                    place |= {"model": trial.name, "texts": texts}
+                    records = detection_records(splits["test"], splits[texts], settings, **place)
+                    detection += [r for r in records if (trial.method, r["score"]) != (FROZEN_PROBE, "energy")]
+            advance()
+        for name, splits, n_seeds in _ensembles(predictions, not_fitted):
+            for one in _estimates(splits, _fit(splits, posthoc, {}), settings, name, method=name):
+                note = "; ".join(filter(None, (f"mean of {n_seeds} seeds", one.note)))
+                found.append(replace(one, note=note))
+    results = [record for one in found for record in one.records()]
+    results += [record for several in _by_method(found) for record in records_over_seeds(several)]
+    pairs = list(_pairs(found)) if n_resamples else []
+    comparisons = comparison_records(pairs, settings.compared, over_seeds=True)
+    names = next((list(rows.label_names) for splits in predictions.values() for rows in splits.values()), [])
+    return Evaluation.from_records(
+        {"results": results, "comparisons": comparisons, "detection": detection},
+        meta=settings.meta
+        | {"label_names": names, "not_fitted": not_fitted, "verdicts": list(verdicts.values())}
+        | not_compared(pairs),
+        predictions={trial.name: splits["test"] for trial, splits in predictions.items() if "test" in splits},
+    )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Notes in the results replace one warning for each of many rows."""
+    with warnings.catch_warnings():
+        for category in (FewRowsWarning, LeakageWarning):
+            warnings.simplefilter("ignore", category)
+        warnings.filterwarnings("ignore", message=".* did not converge")
+        yield
+
+
+def _fit(splits: Splits, posthoc: Sequence[str], not_fitted: dict[str, str]) -> dict[str, Calibrator]:
+    """Every calibrator that can be fitted, by the name it is shown under; reasons for the others."""
+    fitted = {}
+    for split, shown in FITTED_ON.items():
+        for name in posthoc if split in splits else ():
+            try:  # one calibrator that fails must not discard the other results
+                check_two_classes(splits[split], f"split {split}")
+                fitted[f"{name} ({shown})"] = make_calibrator(name).fit_predictions(splits[split])
+            except EbmcalError as error:
+                not_fitted[f"{name} ({shown})"] = str(error)
+    return fitted
+
+
+def _estimates(
+    splits: Splits, calibrators: Mapping[str, Calibrator], settings: Settings, model: str, **identity: Any
+) -> Iterator[Estimates]:
+    """Every labelled test set, as trained and with each calibrator."""
+    for test_set, rows in splits.items():
+        if not test_set.startswith("test") or not (rows.labels >= 0).any():
+            continue
+        yield estimate_predictions(rows, settings, model, **identity, test_set=test_set)
+        for shown, calibrator in calibrators.items():
+            place = {**identity, "calibrator": shown, "test_set": test_set, "note": calibrator.note}
+            yield estimate_predictions(calibrator.apply(rows), settings, model, **place)
+
+
+def _ensembles(
+    predictions: Mapping[Trial, Splits], not_fitted: dict[str, str]
+) -> Iterator[tuple[str, dict[str, Predictions], int]]:
+    """Name, splits and number of seeds of each method with several seeds: the means of their predictions."""
+    for method in dict.fromkeys(trial.method for trial in predictions):
+        members = [splits for trial, splits in predictions.items() if trial.method == method]
+        wanted = [s for s in members[0] if s.startswith("test") or s in ("calibration", "out_of_fold")]
+        shared = [s for s in wanted if all(s in other for other in members)]
+        if len(members) > 1:
+            try:
+                splits = {split: ensemble([member[split] for member in members]) for split in shared}
+                yield f"{method} ensemble", splits, len(members)
+            except EbmcalError as error:
+                not_fitted[f"{method} ensemble"] = str(error)
+
+
+def _by_method(found: Sequence[Estimates]) -> list[list[Estimates]]:
+    """Estimates that differ only in their seed, of methods with several seeds."""
+    groups: dict[tuple[Any, ...], list[Estimates]] = {}
+    for one in found:
+        groups.setdefault((one.method, one.calibrator, one.test_set), []).append(one)
+    return [several for several in groups.values() if len(several) > 1]
+
+
+def _pairs(found: Sequence[Estimates]) -> Iterator[tuple[list[Estimates], list[Estimates]]]:
+    """Every method and the baseline on the test rows, both as trained, for all seeds that both have."""
+    plain = [one for one in found if one.calibrator is None and one.test_set == "test"]
+    reference = {one.seed: one for one in plain if one.method == REFERENCE}
+    for method in dict.fromkeys(one.method for one in plain if one.method != REFERENCE):
+        ours = [one for one in plain if one.method == method and one.seed in reference]
+        ours = [one for one in ours if np.array_equal(one.labels, reference[one.seed].labels)]
+        if ours:
+            yield ours, [reference[one.seed] for one in ours]

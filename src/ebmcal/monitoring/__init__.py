@@ -1,7 +1,6 @@
 """Monitoring a model in use without labels: its log, window by window, compared with a reference. No torch.
 
-`log` reads what was predicted and when, `statistics` estimates accuracy and tests for drift, `page` shows the result:
-one JSON-able document,
+`log` reads what was predicted and when, `page` shows the result: one JSON-able document,
 
     reference {"name", "n_rows", "accuracy", "confidence", "energy"}
     windows   [{"name", "n_rows", "accuracy": {"value", "low", "high"} or None (withheld), "accuracy_note",
@@ -9,11 +8,17 @@ one JSON-able document,
                 "predicted": {label: share}, "ood": share, "abstained": share, "p_values": {test: p}, "drift": [tests],
                 "labelled": {"n_rows", "accuracy", "ece_top_label", "nll"} or None}]
     alarms    [messages]
+
+Accuracy estimation: mean confidence, minus its bias on the reference (difference of confidences, Guillory et al. 2021).
+This assumes that a confidence means what it meant on the reference. Drift breaks the assumption: then the estimate is
+withheld. Drift tests: energies and confidences are compared by Kolmogorov–Smirnov, predicted labels by chi-squared.
+Holm's procedure over all windows and tests bounds the probability of any false alarm, however the tests depend on each
+other (they share the reference).
 """
 
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike as OsPathLike
 from pathlib import Path
@@ -25,8 +30,9 @@ from ebmcal.calibration import folded_temperature, read_calibrator
 from ebmcal.calibration.leakage import IDENTITY, model_differences
 from ebmcal.calibration.persistence import check_model_dir, read_for_model
 from ebmcal.errors import EbmcalError
+from ebmcal.metrics import holm, summarize
+from ebmcal.metrics.calibration import wilson
 from ebmcal.monitoring.log import Log, add_labels, parse_duration, read_log, windows
-from ebmcal.monitoring.statistics import MIN_ROWS, TESTS, estimate_accuracy, p_values, significant
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import RunDir, predictions_of_model
 from ebmcal.selective import AbstentionRule, read_rule
@@ -34,9 +40,17 @@ from ebmcal.selective.fitting import calibrated
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
-    from ebmcal.reports.table import Table
+    from ebmcal.reports.page import Table
 
 __all__ = ["Monitoring", "monitor"]
+
+Z = 1.959963984540054  # of a 95% interval
+
+#: Rows a window needs to be tested, and a reference to compare with.
+MIN_ROWS = 30
+
+#: Expected rows per label and sample that the chi-squared approximation needs; rarer labels are pooled.
+MIN_EXPECTED = 5
 
 #: Metrics of the labelled rows of a window.
 METRICS = ("ece_top_label", "nll")
@@ -101,7 +115,12 @@ def monitor(
 
         ebmcal.monitor("model", "answers.jsonl", every="1d").report("monitoring.html")
     """
-    _check_settings(false_alarm_rate, min_accuracy, planned_windows, window_rows)
+    for option, share in {"--false-alarm-rate": false_alarm_rate, "--min-accuracy": min_accuracy}.items():
+        if share is not None and not 0 < share < 1:
+            raise EbmcalError(f"{option}: expected a number between 0 and 1, got {share:g}.")
+    for option, n in {"--planned-windows": planned_windows, "--rows": window_rows}.items():
+        if n is not None and n < 1:
+            raise EbmcalError(f"{option}: expected at least 1, got {n}.")
     parse_duration(every or "1d")
     folder = check_model_dir(Path(model).expanduser())
     known, name = _find_reference(folder, reference, normalize)
@@ -118,8 +137,6 @@ def monitor(
     rule = read_rule(folder)
     described = [_describe(title, part, known, rule) for title, part in windows(given, every=every, n_rows=window_rows)]
     _mark_drift(described, false_alarm_rate, planned_windows)
-    for window in described:
-        _choose_accuracy(window)
     place = RunDir.containing(folder)
     return Monitoring({
         "model": place[1].name if place else folder.resolve().name,
@@ -136,21 +153,6 @@ def monitor(
     })  # fmt: skip
 
 
-def _check_settings(
-    false_alarm_rate: float, min_accuracy: float | None, planned_windows: int | None, window_rows: int | None
-) -> None:
-    shares = {"--false-alarm-rate": false_alarm_rate, "--min-accuracy": min_accuracy}
-    counts = {"--planned-windows": planned_windows, "--rows": window_rows}
-    wrong = [
-        f"{option}: expected a number between 0 and 1, got {share:g}."
-        for option, share in shares.items()
-        if share is not None and not 0 < share < 1
-    ]
-    wrong += [f"{option}: expected at least 1, got {n}." for option, n in counts.items() if n is not None and n < 1]
-    if wrong:
-        raise EbmcalError(" ".join(wrong))
-
-
 def _find_reference(folder: Path, given: PathLike | Predictions | None, normalize: bool) -> tuple[Predictions, str]:
     """The given reference, or the predictions of the run for its calibration (else test) split; and its name."""
     if given is None:
@@ -163,7 +165,7 @@ def _find_reference(folder: Path, given: PathLike | Predictions | None, normaliz
         raise EbmcalError(f"{name} holds training rows, on which the model is too accurate. Give held-out rows.")
     n_labelled = int((rows.labels >= 0).sum())
     if n_labelled < MIN_ROWS:
-        raise EbmcalError(f"{name} has {n_labelled} labelled rows; expected at least {MIN_ROWS}.")
+        raise EbmcalError(f"{name}: expected at least {MIN_ROWS} labelled rows, got {n_labelled}.")
     return rows, name
 
 
@@ -195,11 +197,8 @@ def _check_same_model(folder: Path, rows: Predictions, name: str) -> None:
 
 
 def _is_same(rows: Predictions, known: Predictions) -> bool:
-    if rows.n_rows != known.n_rows or rows.ids.astype(str).tolist() != known.ids.astype(str).tolist():
-        return False
-    has_energies = rows.energies is not None and known.energies is not None
-    same_energies = not has_energies or np.allclose(rows.energies, known.energies, atol=1e-6)  # type: ignore[arg-type]
-    return same_energies and np.allclose(rows.probs, known.probs, atol=1e-6)
+    has_same_ids = rows.ids.astype(str).tolist() == known.ids.astype(str).tolist()
+    return has_same_ids and np.allclose(rows.probs, known.probs, atol=1e-6)
 
 
 def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | None) -> dict[str, Any]:
@@ -216,7 +215,6 @@ def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | No
         "ood": _mean(is_ood),
         "abstained": _mean(abstained),
         "p_values": p_values(known, rows),
-        "drift": [],
         "labelled": _describe_labelled(rows),
     }
 
@@ -244,9 +242,6 @@ def _decisions(
 
 def _describe_labelled(rows: Predictions) -> dict[str, Any] | None:
     """Accuracy and, with enough rows, calibration of the rows with a known label."""
-    from ebmcal.metrics import summarize
-    from ebmcal.metrics.calibration import wilson
-
     if not (rows.labels >= 0).any():
         return None
     known = rows.labelled()
@@ -258,30 +253,94 @@ def _describe_labelled(rows: Predictions) -> dict[str, Any] | None:
     return {"n_rows": known.n_rows, "accuracy": accuracy, **found}
 
 
+def estimate_accuracy(reference: Predictions, window: Predictions) -> dict[str, float]:
+    """The share of correct rows in the window: value, and low and high of a 95% interval. The reference is labelled.
+
+    >>> known = Predictions([0] * 9 + [1], ("a", "b"), probs=[[0.8, 0.2]] * 10)
+    >>> round(estimate_accuracy(known, Predictions([-1] * 4, ("a", "b"), probs=[[0.6, 0.4]] * 4))["value"], 2)
+    0.7
+    """
+    gaps = (reference.predicted == reference.labels) - reference.confidence  # [m]
+    confidence = window.confidence
+    sampling = (confidence * (1 - confidence)).sum() / len(confidence) ** 2
+    reach = Z * np.sqrt(gaps.var(ddof=1) / len(gaps) + sampling)
+    value = confidence.mean() + gaps.mean()
+    ends = {"value": value, "low": value - reach, "high": value + reach}
+    return {name: float(np.clip(end, 0, 1)) for name, end in ends.items()}
+
+
+def energy_test(reference: Predictions, window: Predictions) -> float | None:
+    """p-value of the energies; None without energies."""
+    from scipy.stats import ks_2samp
+
+    if reference.energies is None or window.energies is None:
+        return None
+    return float(ks_2samp(reference.energies, window.energies, method="asymp").pvalue)
+
+
+def confidence_test(reference: Predictions, window: Predictions) -> float | None:
+    """p-value of the confidences."""
+    from scipy.stats import ks_2samp
+
+    return float(ks_2samp(reference.confidence, window.confidence, method="asymp").pvalue)
+
+
+def label_test(reference: Predictions, window: Predictions) -> float | None:
+    """p-value of the predicted labels; None if nearly all predictions are the same label."""
+    from scipy.stats import chi2_contingency
+
+    counts = np.stack([np.bincount(p.predicted, minlength=p.n_classes) for p in (reference, window)])  # [2, C]
+    smaller_sample = counts.sum(axis=1).min() / counts.sum()
+    frequent = counts.sum(axis=0) * smaller_sample >= MIN_EXPECTED
+    table, rest = counts[:, frequent], counts[:, ~frequent].sum(axis=1, keepdims=True)
+    if rest.sum() * smaller_sample >= MIN_EXPECTED:
+        table = np.concatenate([table, rest], axis=1)
+    return float(chi2_contingency(table).pvalue) if table.shape[1] > 1 else None
+
+
+TESTS: dict[str, Callable[[Predictions, Predictions], float | None]] = {
+    "energy": energy_test,
+    "confidence": confidence_test,
+    "predicted labels": label_test,
+}
+
+
+def p_values(reference: Predictions, window: Predictions) -> dict[str, float]:
+    """The p-value of every applicable test; empty for a window of fewer than `MIN_ROWS` rows."""
+    found = {name: test(reference, window) for name, test in TESTS.items() if window.n_rows >= MIN_ROWS}
+    return {name: p for name, p in found.items() if p is not None}
+
+
+def significant(p_values: Sequence[float], rate: float, n_tests: int | None = None) -> list[bool]:
+    """Which tests are significant if any false alarm may occur with probability at most `rate` (Holm).
+
+    `n_tests` includes tests that are still to be made; they count as not significant.
+
+    >>> significant([0.01, 0.04, 0.03], 0.05), significant([0.01], 0.05, n_tests=10)
+    ([True, False, False], [False])
+    """
+    n_to_come = max(0, (n_tests or 0) - len(p_values))
+    adjusted = holm([*p_values, *[1.0] * n_to_come])[: len(p_values)]
+    return [p is not None and p <= rate for p in adjusted]
+
+
 def _mark_drift(described: list[dict[str, Any]], rate: float, planned_windows: int | None) -> None:
-    tests = [(window, name) for window in described for name in window["p_values"]]
+    """Add the significant tests of each window, and its accuracy, or why the estimate is withheld."""
+    tests = [(window["name"], test, p) for window in described for test, p in window["p_values"].items()]
     n_tests = None if planned_windows is None else planned_windows * len(TESTS)
-    found = significant([window["p_values"][name] for window, name in tests], rate, n_tests)
-    for (window, name), is_drift in zip(tests, found, strict=True):
-        if is_drift:
-            window["drift"].append(name)
-
-
-def _choose_accuracy(window: dict[str, Any]) -> None:
-    """The estimate by confidence, unless its assumption is violated: then it is withheld, with the reason."""
-    reasons = []
-    if window["drift"]:
-        verb = "differs" if window["drift"] in (["energy"], ["confidence"]) else "differ"
-        reasons.append(f"{' and '.join(window['drift'])} {verb} from the reference")
-    if (window["ood"] or 0) > MAX_OOD_SHARE:
-        reasons.append(f"{window['ood']:.0%} of the texts are out-of-distribution")
-    window["accuracy"] = None if reasons else window["estimate"]
-    window["accuracy_note"] = (
-        f"Accuracy estimate withheld: {' and '.join(reasons)}, so a confidence may no longer mean what it meant there. "
-        "Label some of these rows (--labels) to measure the accuracy."
-        if reasons
-        else ""
-    )
+    found = significant([p for *_, p in tests], rate, n_tests)
+    for window in described:
+        pairs = zip(tests, found, strict=True)
+        drift = [test for (name, test, _), is_drift in pairs if is_drift and name == window["name"]]
+        reasons = [f"drift in {', '.join(drift)}"] if drift else []
+        if (window["ood"] or 0) > MAX_OOD_SHARE:
+            reasons.append(f"{window['ood']:.0%} of the texts are out-of-distribution")
+        window |= {"drift": drift, "accuracy": None if reasons else window["estimate"], "accuracy_note": ""}
+        if reasons:
+            window["accuracy_note"] = (
+                f"Accuracy estimate withheld ({' and '.join(reasons)}): a confidence may no longer mean what it meant "
+                "on the reference. Label some of these rows (--labels) to measure the accuracy."
+            )
 
 
 def _alarms(described: Sequence[dict[str, Any]], min_accuracy: float | None) -> list[str]:

@@ -18,8 +18,7 @@ import pandas as pd
 
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.columns import without_error_rows
-from ebmcal.predictions.files import read_columns
+from ebmcal.predictions.files import read_columns, without_error_rows
 from ebmcal.storage import PathLike, file_checksum
 
 WINDOW_ROWS = 500  # by default, in a log without times
@@ -167,18 +166,19 @@ def _matched_labels(rows: Predictions, given: dict[str, str]) -> np.ndarray:
     unknown = next((label for label in given.values() if label not in names), None)
     if unknown is not None:
         raise EbmcalError(f"the label {unknown!r} is not one of {', '.join(names)}.")
-    places = [(row, key) for row, key in enumerate(map(str, rows.ids)) if key in given]
-    if not places:
+    places = pd.Series(range(rows.n_rows), index=rows.ids.astype(str))
+    places = places[places.index.isin(list(given))]
+    if places.empty:
         raise EbmcalError(f"none of its ids is in the log. Expected ids such as {str(rows.ids[0])!r}.")
-    labels, seen = rows.labels.copy(), set[str]()
-    for row, key in places:
-        if key in seen:
-            raise EbmcalError(f"the id {key!r} occurs more than once in the log, so its label is ambiguous.")
-        seen.add(key)
-        label = names[given[key]]
+    if places.index.has_duplicates:
+        key = places.index[places.index.duplicated()][0]
+        raise EbmcalError(f"the id {key!r} occurs more than once in the log, so its label is ambiguous.")
+    labels = rows.labels.copy()
+    for key, row in places.items():
+        label = names[given[str(key)]]
         if labels[row] not in (-1, label):
             logged = rows.label_names[labels[row]]
-            raise EbmcalError(f"the id {key!r} has the label {given[key]!r}, but {logged!r} in the log.")
+            raise EbmcalError(f"the id {key!r} has the label {given[str(key)]!r}, but {logged!r} in the log.")
         labels[row] = label
     return labels
 

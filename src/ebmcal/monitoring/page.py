@@ -1,20 +1,21 @@
 """The result of monitoring as a table and as an HTML page."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ebmcal.reports.table import Table
+from ebmcal.errors import plural
+from ebmcal.reports.page import Bullets, Page, Picture, Pictures, Section, Table, write_page
+from ebmcal.reports.plots import MUTED, Series, draw, line_plot, safe_label
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-    from ebmcal.reports.figures import Picture
-    from ebmcal.reports.plots import Series
 
 Document = Mapping[str, Any]
 
@@ -38,85 +39,69 @@ PICTURES = {
 
 def window_table(document: Document) -> Table:
     """One row per window."""
-    import pandas as pd
-
     windows, reference = document["windows"], document["reference"]
-    rows = [
-        {
-            "Window": window["name"],
-            "Rows": window["n_rows"],
-            "Estimated accuracy": window["accuracy"]["value"] if window["accuracy"] else "withheld",
-            "Confidence": window["confidence"],
-            "Energy": window["energy"],
-            "OOD": window["ood"],
-            "Abstained": window["abstained"],
-            "Drift": ", ".join(window["drift"]) or ("none" if window["p_values"] else "too few rows"),
-            **_labelled_columns(window),
-        }
-        for window in windows
-    ]
-    frame = pd.DataFrame(rows)
+    labelled = [window["labelled"] or {} for window in windows]
+    values: dict[Any, list[Any]] = {
+        "Estimated accuracy": [window["accuracy"] for window in windows],
+        ACCURACY: [known.get("accuracy") for known in labelled],
+        ECE: [known.get("ece_top_label") for known in labelled],
+    }
+    columns: dict[Any, list[Any]] = {
+        "Window": [window["name"] for window in windows],
+        "Rows": [window["n_rows"] for window in windows],
+        "Estimated accuracy": [value["value"] if value else "withheld" for value in values["Estimated accuracy"]],
+        **{key.capitalize(): [window[key] for window in windows] for key in ("confidence", "energy")},
+        "OOD": [window["ood"] for window in windows],
+        "Abstained": [window["abstained"] for window in windows],
+        "Drift": [", ".join(w["drift"]) or ("none" if w["p_values"] else "too few rows") for w in windows],
+        N_LABELLED: [known.get("n_rows") for known in labelled],
+        **{key: [value["value"] if value else None for value in values[key]] for key in (ACCURACY, ECE)},
+    }
+    shown = {name: column for name, column in columns.items() if any(value is not None for value in column)}
+    frame = pd.DataFrame(list(zip(*shown.values(), strict=True)), dtype=object)
+    frame.columns = pd.Index(list(shown), tupleize_cols=False)
     extra = pd.DataFrame({
-        "Estimated accuracy": [_interval(window["accuracy"]) for window in windows],
-        ACCURACY: [_interval((window["labelled"] or {}).get("accuracy")) for window in windows],
-        ECE: [_interval((window["labelled"] or {}).get("ece_top_label")) for window in windows],
+        name: [f"[{v['low']:.3f}, {v['high']:.3f}]" if v else "" for v in column] for name, column in values.items()
     })  # fmt: skip
-    empty = [name for name in frame if name not in ("Window", "Drift") and frame[name].isna().all()]
-    return Table(
-        frame.drop(columns=empty).astype(object), f"{document['model']}: {', '.join(document['log'])}",
-        notes=(*_notes(document, reference), *_withheld(windows)), digits={"Energy": 2}, extra=extra,
-    )  # fmt: skip
-
-
-def _labelled_columns(window: Document) -> dict[Any, Any]:
-    labelled = window["labelled"] or {}
-    values = {ACCURACY: labelled.get("accuracy"), ECE: labelled.get("ece_top_label")}
-    return {N_LABELLED: labelled.get("n_rows")} | {k: v["value"] if v else None for k, v in values.items()}
-
-
-def _interval(value: Mapping[str, float] | None) -> str:
-    return f"[{value['low']:.3f}, {value['high']:.3f}]" if value else ""
-
-
-def _notes(document: Document, reference: Document) -> tuple[str, ...]:
     energy = "" if reference["energy"] is None else f", energy {reference['energy']:.2f}"
-    return (
-        f"Reference ({reference['name']}): {reference['n_rows']:,} rows, accuracy {reference['accuracy']:.3f}, "
+    notes = (
+        f"Reference ({reference['name']}): {plural(reference['n_rows'], 'row')}, accuracy {reference['accuracy']:.3f}, "
         f"confidence {reference['confidence']:.3f}{energy}.",
-        f"Drift: {document['n_tests']} tests; if nothing has changed, the probability of any alarm is at most "
-        f"{document['false_alarm_rate']:g} (Holm).",
+        f"Drift: {plural(document['n_tests'], 'test')}; if nothing has changed, the probability of any alarm is at "
+        f"most {document['false_alarm_rate']:g} (Holm).",
+        *_withheld(windows),
     )
+    title = f"{document['model']}: {', '.join(document['log'])}"
+    return Table(frame, title, notes, digits={"Energy": 2}, extra=extra)
 
 
 def _withheld(windows: Sequence[Document]) -> list[str]:
-    return [f"{window['name']}: {window['accuracy_note']}" for window in windows if window["accuracy_note"]]
+    """Why estimates are withheld, once for all windows with the same reason."""
+    notes = dict.fromkeys(window["accuracy_note"] for window in windows if window["accuracy_note"])
+    return [f"{', '.join(w['name'] for w in windows if w['accuracy_note'] == note)}: {note}" for note in notes]
 
 
 def write_monitoring_page(path: PathLike, document: Document) -> Path:
     """Write the page; it needs no other file."""
-    from ebmcal.reports.page import Bullets, Page, Pictures, Section, write_page
-
-    n_alarms, n_windows = len(document["alarms"]), len(document["windows"])
-    alarms = "no alarm" if not n_alarms else "1 alarm" if n_alarms == 1 else f"{n_alarms} alarms"
-    lead = f"{n_windows} window{'s' * (n_windows != 1)}, {alarms}."
+    alarms, windows = document["alarms"], document["windows"]
+    lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}."
     pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
-    sections = [Section("Over time", [Pictures(tuple(pictures))]), Section("Windows", [window_table(document)])]
-    if n_alarms:
-        bullets = Bullets((*document["alarms"], *_withheld(document["windows"])), is_warning=True)
-        sections.insert(0, Section("Alarms", [bullets]))
+    table = window_table(document)
+    table = replace(table, notes=table.notes[:2]) if alarms else table  # the others are among the alarms
+    sections = [Section("Over time", [Pictures(pictures)]), Section("Windows", [table])]
+    if alarms:
+        sections.insert(0, Section("Alarms", [Bullets((*alarms, *_withheld(windows)), is_warning=True)]))
     return write_page(path, Page(f"Monitoring: {document['model']}", lead, sections))
 
 
-def _picture(document: Document, key: str) -> "Picture | None":
-    from ebmcal.reports.figures import draw
-
+def _picture(document: Document, key: str) -> Picture | None:
     series = _series(document["windows"], key)
     title, caption = PICTURES[key]
     panel = partial(_draw, series, document["reference"].get(key), [w["name"] for w in document["windows"]], key)
-    return draw(f"monitoring-{key}", title, caption, panel, below=0.5) if series else None
+    return draw(f"monitoring-{key}", title, caption, panel, below=0.25) if series else None
 
 
-def _series(windows: Sequence[Document], key: str) -> "list[Series]":
+def _series(windows: Sequence[Document], key: str) -> list[Series]:
     if key == "accuracy":
         labelled = [(window["labelled"] or {}).get("accuracy") for window in windows]
         named = {"estimated": [window["accuracy"] for window in windows], "labelled rows": labelled}
@@ -127,9 +112,8 @@ def _series(windows: Sequence[Document], key: str) -> "list[Series]":
     return [_line(name, values) for name, values in named.items() if any(v is not None for v in values)]
 
 
-def _line(name: str, values: Sequence[Any]) -> "Series":
-    from ebmcal.reports.plots import Series
-
+def _line(name: str, values: Sequence[Any]) -> Series:
+    """A line through numbers, or through values with intervals."""
     if not any(isinstance(value, Mapping) for value in values):
         return Series(name, np.arange(len(values)), np.array(values, dtype=float))
     missing = {"value": None, "low": None, "high": None}
@@ -137,15 +121,15 @@ def _line(name: str, values: Sequence[Any]) -> "Series":
     return Series(name, np.arange(len(values)), *ends)
 
 
-def _draw(series: "Sequence[Series]", level: float | None, names: Sequence[str], key: str, ax: "Axes") -> "Axes":
-    from ebmcal.reports.figures import MUTED, safe_label
-    from ebmcal.reports.plots import line_plot
-
+def _draw(series: Sequence[Series], level: float | None, names: Sequence[str], key: str, ax: "Axes") -> "Axes":
     line_plot(series, ax, y="share of texts" if key == "shares" else key)
     if level is not None:
         ax.axhline(level, color=MUTED, linestyle="--", linewidth=1)
     if key == "shares":
         ax.set_ylim(bottom=0)
+    elif len(series) == 1 and (legend := ax.get_legend()):
+        legend.remove()  # the title says what it is
+    ax.set_xlim(-0.4, len(names) - 0.6)
     shown = range(0, len(names), max(1, -(-len(names) // N_TICKS)))
     ax.set_xticks(list(shown), [safe_label(names[i], 18) for i in shown], rotation=30, ha="right")
     return ax

@@ -5,7 +5,7 @@ a card that was edited is never overwritten.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from ebmcal.calibration import read_calibrator
 from ebmcal.errors import EbmcalError
 from ebmcal.reports.page import environment
 from ebmcal.reports.plots import reliability_diagram
-from ebmcal.reports.run_data import RunData, Subject, read_run
+from ebmcal.reports.report import RunData, Subject, read_run
 from ebmcal.reports.tables import list_test_sets, metrics_table, over_seeds
 from ebmcal.run_dir import RunDir, read_card
 from ebmcal.selective import read_rule
@@ -26,8 +26,6 @@ CARD, PICTURE = "README.md", "reliability.png"
 #: Metrics in the header that the hub reads, and in the table.
 HEADER_METRICS = ("accuracy", "ece_top_label", "ece_classwise", "nll", "brier")
 
-#: Settings that name places on the machine where the model was trained.
-_PLACES = ("output", "cache_dir")
 _SIGNATURE = re.compile(r"\n<!-- written by ebmcal, (\w{16}) -->\n\Z")
 
 
@@ -45,8 +43,7 @@ def write_model_card(model_dir: PathLike) -> Path | None:
     data = read_run(place[0].root) if place and place[0].results.is_file() else None
     name = place[1].name if place else folder.name
     subject = next((s for s in data.subjects if s.name == name), None) if data else None
-    content = _content(folder, name, data, subject)
-    text = environment().get_template("card.md.j2").render(content)
+    text = environment().get_template("card.md.j2").render(_content(folder, name, data, subject))
     text = re.sub(r"\n{3,}", "\n\n", text).rstrip("\n") + "\n"
     write_text(folder / CARD, f"{text}\n<!-- written by ebmcal, {fingerprint(text)} -->\n")
     return folder / CARD
@@ -62,6 +59,7 @@ def _is_unedited(path: Path) -> bool:
 
 
 def _content(folder: Path, name: str, data: RunData | None, subject: Subject | None) -> dict[str, Any]:
+    """What the template shows."""
     card, names = read_card(folder), read_json(folder / "config.json").get("id2label") or {}
     config, calibrator = _config(data), card.get("calibrator")
     fitted = calibrator.get("name") if isinstance(calibrator, Mapping) else None
@@ -81,7 +79,7 @@ def _content(folder: Path, name: str, data: RunData | None, subject: Subject | N
         "folded": card.get("folded_temperature"),
         "fitted": fitted,
         "rule": _rule(folder, card),
-        "tables": _tables(name, data),
+        "tables": list(_tables(name, data)),
         "advice": [str(line) for line in data.part("advice").get("sentences") or []] if data else [],
         "splits": list(_splits(data)),
         "untested": list(_untested(card, data)),
@@ -103,9 +101,9 @@ def code_span(text: object) -> str:
 
 def _config(data: RunData | None) -> dict[str, Any]:
     """The settings of the run without places on this machine."""
-    found = yaml.safe_load(data.config) if data and data.config else None
+    found = yaml.safe_load(data.read("config.yaml")) if data else None
     settings = found if isinstance(found, dict) else {}
-    return {key: _without_place(value) for key, value in settings.items() if key not in _PLACES}
+    return {key: _without_place(value) for key, value in settings.items() if key not in ("output", "cache_dir")}
 
 
 def _without_place(value: Any) -> Any:
@@ -138,19 +136,18 @@ def _header(task: str, encoder: Any, name: str, data: RunData | None) -> str:
     return str(yaml.safe_dump(header, sort_keys=False, allow_unicode=True))
 
 
-def _tables(name: str, data: RunData | None) -> list[str]:
+def _tables(name: str, data: RunData | None) -> Iterator[str]:
     """The results of this model on each test set, with every calibrator."""
-    shown = []
-    for test_set in list_test_sets(data.evaluation) if data else []:
-        frame = data.evaluation.results if data else None
-        assert frame is not None
+    if data is None:
+        return
+    frame = data.evaluation.results
+    for test_set in list_test_sets(data.evaluation):
         found = over_seeds(frame[frame["model"] == name], test_set)
         if len(found):
             metrics = [m for m in HEADER_METRICS if m in found.index.get_level_values("metric")]
             table = metrics_table(found, list(dict.fromkeys(found.index.droplevel("metric"))), metrics, intervals=True)
             note = f"{found['n_rows'].max():,.0f} rows of the split {test_set}. In brackets: 95% intervals."
-            shown.append(f"{table.to_markdown()}\n\n{note}")
-    return shown
+            yield f"{table.to_markdown()}\n\n{note}"
 
 
 def _rule(folder: Path, card: Mapping[str, Any]) -> list[str]:
@@ -162,7 +159,7 @@ def _rule(folder: Path, card: Mapping[str, Any]) -> list[str]:
     return list(rule.describe()) if rule else []
 
 
-def _splits(data: RunData | None) -> Any:
+def _splits(data: RunData | None) -> Iterator[dict[str, Any]]:
     found = data.part("audit").get("splits") if data else None
     for name, split in found.items() if isinstance(found, Mapping) else ():
         if isinstance(split, Mapping):
@@ -171,7 +168,7 @@ def _splits(data: RunData | None) -> Any:
             yield {"name": str(name), "rows": split.get("rows"), "labels": counts}
 
 
-def _untested(card: Mapping[str, Any], data: RunData | None) -> Any:
+def _untested(card: Mapping[str, Any], data: RunData | None) -> Iterator[str]:
     if data is None or not len(data.evaluation.results):
         yield "The model was not evaluated."
     else:
@@ -191,12 +188,12 @@ def _untested(card: Mapping[str, Any], data: RunData | None) -> Any:
 
 def _write_picture(folder: Path, subject: Subject | None, calibrator: str) -> str | None:
     """Reliability on the test rows, as trained and calibrated; returns the name of the file."""
-    test = subject.read(subject.test_set) if subject else None
+    test = subject.test if subject else None
     if subject is None or test is None or not (test.labels >= 0).any():
         return None
     from matplotlib.figure import Figure
 
-    fitted = (subject.calibrated(f"{calibrator} ({source})", str(subject.test_set)) for source in ("cross-fit", "dev"))
+    fitted = (subject.calibrated(f"{calibrator} ({source})", test) for source in ("cross-fit", "dev"))
     after = next((rows for rows in fitted if rows is not None), None)
     shown = {"as trained": test, **({} if after is None else {f"with {calibrator}": after})}
     figure = Figure(figsize=(4.5 * len(shown), 4.8))

@@ -1,35 +1,28 @@
-"""Plots of predictions and training histories. Each function accepts `ax` and returns the axes it drew on.
+"""Plots of predictions and training histories, by matplotlib without pyplot, as SVG whose colours follow the page.
 
-Without `ax` a new figure is created, available as `ax.figure`. A history is the content of `history.jsonl`: a list of
-{"step": …, "loss": …} and {"step": …, "eval_…": …}. Low energy = looks like data.
+Each plot accepts `ax` and returns the axes it drew on; without `ax` a new figure is created, available as `ax.figure`.
+Colour never carries meaning alone: every series also has its own marker, dash and hatch (Okabe–Ito colours). A history
+is the content of `history.jsonl`: a list of {"step": …, "loss": …} and {"step": …, "eval_…": …}.
 """
 
+import io
+import itertools
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ebmcal import metrics
-from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
-from ebmcal.reports.figures import (
-    BLUE,
-    GRID,
-    INK,
-    MUTED,
-    VERMILLION,
-    add_legend,
-    format_axes,
-    get_axes,
-    safe_label,
-    show_message,
-    styles_for,
-)
+from ebmcal.reports.page import Picture
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 History = Sequence[Mapping[str, Any]]
 
@@ -40,8 +33,194 @@ ENERGIES = {"energy_data": "data", "energy_noise": "noise"}
 #: Keys of a training step that are not terms of the loss.
 _NOT_TERMS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "energy_", "noise_auroc", "eval_", "train_")
 
-NO_LABELS, NO_ENERGIES = "No row has a label.", "These predictions have no energies."
+#: How to read each picture of a report.
+CAPTIONS = {
+    "reliability": "Bars: how often the model is right at each level of confidence, with 95% intervals. The bars of a "
+    "calibrated model end on the dashed diagonal. The hatched part is the difference between confidence and accuracy: "
+    "above the bar the model is overconfident. Below: how many texts have that confidence; dotted line: mean "
+    "confidence, solid line: accuracy.",
+    "confusion": "Rows: true label. Columns: predicted label. Blue: right. Orange: mistaken. Numbers are test texts.",
+    "labels": "Of the texts that get this probability of the label, how many have it. The class-wise ECE averages the "
+    "differences over labels.",
+    "risk": "If only the texts with the highest confidence (or lowest energy) were answered: the share of errors among "
+    "them. Lower is better; the right end is the error rate on all texts.",
+    "energy": "Left: energies of the test texts, and of noise and OOD texts if there are any. The less they overlap, "
+    "the better. Right: one point per text. If the energy works as the paper describes, texts of higher energy also "
+    "get a less certain answer: the points rise to the right.",
+    "over_steps": "Calibration error at each evaluation during training; lower is better.",
+    "tradeoff": "One point per evaluation during training, the last one ringed. Right: more accurate. Down: better "
+    "calibrated.",
+    "noise_auroc": "How well the energy separates noise from data in a batch: 0.5 is guessing; near 1 the noise is too "
+    "easy.",
+    "loss": "Terms of the loss during training; the noise term is weighted by the number of noise texts per data text.",
+}
+
+PAPER, INK, MUTED, GRID = "#ffffff", "#1b1f24", "#6a737d", "#d5d9de"
+BLUE, ORANGE, GREEN, VERMILLION, PURPLE, SKY = "#0072b2", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9"
+
+#: Colour → name of its CSS variable (`--fig-<name>`), which a page redefines for dark mode.
+VARIABLES = {
+    PAPER: "paper", INK: "ink", MUTED: "muted", GRID: "grid", BLUE: "blue", ORANGE: "orange", GREEN: "green",
+    VERMILLION: "vermillion", PURPLE: "purple", SKY: "sky",
+}  # fmt: skip
+
+# Layout of a figure in inches: size of a panel, margins around its axes, panels per row.
+PANEL = (4.4, 3.2)
+LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.74, 0.16, 0.46, 0.32, 0.08
+PER_ROW = 3
+
 _QUARTERS = (0, 0.25, 0.5, 0.75, 1)
+NO_LABELS, NO_ENERGIES = "No row has a label.", "These predictions have no energies."
+
+
+class Style(NamedTuple):
+    """Colour, dash, marker and hatch of one series."""
+
+    color: str
+    dash: str | tuple[Any, ...]
+    marker: str
+    hatch: str
+
+
+STYLES = (
+    Style(INK, "-", "o", ""),
+    Style(BLUE, "--", "s", "///"),
+    Style(ORANGE, "-.", "^", "\\\\\\"),
+    Style(GREEN, ":", "D", "---"),
+    Style(VERMILLION, (0, (5, 1)), "v", "|||"),
+    Style(PURPLE, (0, (3, 1, 1, 1)), "P", "xx"),
+    Style(SKY, (0, (1, 1)), "X", "++"),
+)
+_FIXED = {"baseline": 0, "sharp-hidden": 1, "poscal": 2, "hidden": 3, "scalar": 4}  # methods of the paper
+
+
+def styles_for(names: Iterable[str]) -> dict[str, Style]:
+    """A style per name: methods of the paper always have the same one, other names get the remaining ones.
+
+    >>> styles_for(["hidden"])["hidden"] == styles_for(["baseline", "hidden"])["hidden"]
+    True
+    """
+    names = list(dict.fromkeys(names))
+    taken = {name: STYLES[_FIXED[name]] for name in names if name in _FIXED}
+    free = itertools.cycle([style for style in STYLES if style not in taken.values()] or STYLES)
+    return {name: taken.get(name) or next(free) for name in names}
+
+
+def safe_label(text: str, longest: int = 28) -> str:
+    """A name on one line, at most `longest` characters, that matplotlib does not interpret.
+
+    >>> safe_label("a $b$ c"), safe_label("_x"), len(safe_label("long " * 20))
+    ('a \\\\$b\\\\$ c', ' _x', 28)
+    """
+    text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
+    if len(text) > longest:
+        text = text[: longest - 1] + "…"
+    # matplotlib omits labels that start with an underscore from legends.
+    return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
+
+
+def get_axes(ax: "Axes | None", size: tuple[float, float] = (4.2, 3.4)) -> "Axes":
+    """The given axes, or those of a new figure that pyplot does not manage."""
+    if ax is not None:
+        return ax
+    from matplotlib.figure import Figure
+
+    return Figure(figsize=size, layout="constrained").subplots()
+
+
+def format_axes(ax: "Axes", *, title: str = "", x: str = "", y: str = "") -> None:
+    """Titles, a light grid in the background, two spines, one text colour."""
+    # A fixed height of the title saves matplotlib from measuring every tick.
+    ax.set_title(title, fontsize=10, color=INK, loc="left", y=1.0, pad=6)
+    ax.set_xlabel(x, fontsize=9, color=INK)
+    ax.set_ylabel(y, fontsize=9, color=INK)
+    ax.grid(True, color=GRID, linewidth=0.6)
+    ax.set_axisbelow(True)
+    ax.locator_params(nbins=6)
+    ax.tick_params(labelsize=8, colors=MUTED, labelcolor=INK)
+    ax.set_facecolor("none")
+    for side, spine in ax.spines.items():
+        spine.set_visible(side in ("left", "bottom"))
+        spine.set_color(MUTED)
+
+
+def add_legend(ax: "Axes", **options: object) -> None:
+    """A small legend on the colour of the page, if any series has a name."""
+    if ax.get_legend_handles_labels()[1]:
+        frame = {"facecolor": PAPER, "edgecolor": "none", "framealpha": 0.8, "borderpad": 0.3}
+        ax.legend(**{"fontsize": 8, "labelcolor": INK, "handlelength": 2.6, **frame, **options})
+
+
+def show_message(ax: "Axes", message: str) -> "Axes":
+    """Empty axes with the reason why nothing is drawn."""
+    ax.set_axis_off()
+    ax.text(0.5, 0.5, message, ha="center", va="center", fontsize=9, color=MUTED, transform=ax.transAxes, wrap=True)
+    return ax
+
+
+def draw(
+    key: str,
+    title: str,
+    caption: str,
+    *panels: Callable[["Axes"], Any],
+    size: tuple[float, float] = PANEL,
+    below: float = 0.0,
+    left: float = LEFT,
+) -> Picture:
+    """A picture with one axes per panel, three to a row. A panel is a function that draws on the axes it gets.
+
+    `key` is unique on a page; `below` and `left` are extra or other room around the axes, in inches.
+    """
+    from matplotlib.figure import Figure
+
+    across, down = min(len(panels), PER_ROW), math.ceil(len(panels) / PER_ROW)
+    width, height = size[0] * across, size[1] * down
+    figure = Figure(figsize=(width, height))
+    axes = figure.subplots(down, across, squeeze=False).flatten()
+    for panel, ax in itertools.zip_longest(panels, axes):
+        panel(ax) if panel else ax.set_axis_off()
+    top = TITLED if any(ax.get_title(loc="left") for ax in axes) else UNTITLED
+    for index, ax in enumerate(axes):  # a layout engine would draw every figure twice
+        row, column = divmod(index, across)
+        x, y = size[0] * column + left, size[1] * (down - 1 - row) + BOTTOM + below
+        inner = size[0] - left - RIGHT, size[1] - BOTTOM - below - top
+        ax.set_position((x / width, y / height, inner[0] / width, inner[1] / height))
+    return Picture(title, to_svg(figure, key, title), caption, across)
+
+
+def to_svg(figure: "Figure", key: str, description: str = "") -> str:
+    """The `<svg>` element of a figure, deterministic, with selectable text. Ids are derived from `key`."""
+    import matplotlib
+
+    buffer = io.StringIO()
+    settings = {"svg.fonttype": "none", "svg.hashsalt": f"ebmcal {key}"}
+    with matplotlib.rc_context(settings), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from")  # the browser's fonts have it
+        no_metadata = {"Date": None, "Creator": None, "Format": None, "Type": None}
+        figure.savefig(buffer, format="svg", transparent=True, metadata=no_metadata)
+    return compact_svg(buffer.getvalue(), description)
+
+
+def compact_svg(svg: str, description: str = "") -> str:
+    """Map colours to CSS variables and drop the prologue, fonts and excess digits; add a description.
+
+    >>> compact_svg('<svg><path style="fill: #0072b2"/></svg>')
+    '<svg font-family="sans-serif"><path style="fill: var(--fig-blue,#0072b2)"/></svg>'
+    """
+    svg = re.sub(r"<(metadata|style)\b.*?</\1>", "", svg[svg.index("<svg") :], flags=re.S)
+    svg = re.sub(r"<[^<>]*>", _compact_tag, svg)
+    label = f' role="img" aria-label="{escape(description, quote=True)}"' if description else ""
+    svg = svg.replace("<svg", f'<svg{label} font-family="sans-serif"', 1)
+    return re.sub(r">\s*\n\s*<", "><", svg).strip()
+
+
+def _compact_tag(match: re.Match[str]) -> str:
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", match.group())
+    tag = re.sub(r' id="[A-Za-z2.]+_\d+"| font-family: [^;"]*;| transform="rotate\(-0 [^"]*"', "", tag)
+    tag = re.sub(r' fill="(#[0-9a-f]{6})"', r' style="fill: \1"', " ".join(tag.split()))
+    for color, name in VARIABLES.items():  # in a style: an attribute cannot hold a variable
+        tag = tag.replace(f": {color}", f": var(--fig-{name},{color})")
+    return tag
 
 
 def reliability_diagram(
@@ -64,14 +243,16 @@ def reliability_diagram(
     if not (predictions.labels >= 0).any():
         return show_message(ax, NO_LABELS)
     rows = predictions.labelled()
-    options: dict[str, Any] = {"kind": "class", "class_index": rows.label_names.index(label)} if label else {}
+    index = rows.label_names.index(label) if label else None
+    options: dict[str, Any] = {} if index is None else {"kind": "class", "class_index": index}
     bins = metrics.reliability_bins(rows.labels, probs=rows.probs, n_bins=n_bins, **options)
-    if label:
-        detail = f"{(rows.labels == options['class_index']).sum():,} texts"
-    else:
-        detail = f"ECE top-label {metrics.ece_top_label(rows.labels, probs=rows.probs):.3f}"
+    forecast = rows.confidence if index is None else rows.probs[:, index]
+    is_true = rows.labels == (rows.predicted if index is None else index)
+    x, y, detail = "P(label | text)", "share with the label", f"{is_true.sum():,} texts"
+    if index is None:
+        ece = metrics.ece_top_label(rows.labels, probs=rows.probs)
+        x, y, detail = "confidence", "accuracy", f"ECE top-label {ece:.3f}"
     title = ", ".join(filter(str.strip, (safe_label(name or label or "", 30), detail)))
-    x, y = ("P(label | text)", "share with the label") if label else ("confidence", "accuracy")
     format_axes(ax, title=title, x="" if histogram else x, y=y)
     full = bins.counts > 0
     left, width = bins.edges[:-1][full], np.diff(bins.edges)[full]
@@ -86,28 +267,18 @@ def reliability_diagram(
     if histogram:
         add_legend(ax, loc="upper left", fontsize=7.5, handlelength=1.6)
         ax.tick_params(labelbottom=False)
-        confidence_histogram(rows, ax.inset_axes((0, -0.36, 1, 0.3)), label=label, n_bins=n_bins)
+        _confidence_histogram(ax.inset_axes((0, -0.36, 1, 0.3)), forecast, is_true, n_bins, x)
     return ax
 
 
-def confidence_histogram(
-    predictions: Predictions, ax: "Axes | None" = None, *, label: str | None = None, n_bins: int = 10
-) -> "Axes":
-    """The share of texts per confidence bin; lines mark the mean confidence (dotted) and the accuracy (solid)."""
-    ax = get_axes(ax, (4.0, 1.6))
-    if not (predictions.labels >= 0).any():
-        return show_message(ax, NO_LABELS)
-    rows = predictions.labelled()
-    format_axes(ax, x="P(label | text)" if label else "confidence", y="share")
-    index = rows.label_names.index(label) if label else None
-    forecast = rows.confidence if index is None else rows.probs[:, index]
-    is_true = rows.labels == (rows.predicted if index is None else index)
-    shares, edges = np.histogram(forecast, n_bins, (0, 1), weights=np.full(rows.n_rows, 1 / rows.n_rows))
+def _confidence_histogram(ax: "Axes", forecast: np.ndarray, is_true: np.ndarray, n_bins: int, x: str) -> None:
+    """The share of texts per bin; lines mark the mean confidence (dotted) and the accuracy (solid)."""
+    format_axes(ax, x=x, y="share")
+    shares, edges = np.histogram(forecast, n_bins, (0, 1), weights=np.full(len(forecast), 1 / len(forecast)))
     ax.bar(edges[:-1], shares, np.diff(edges), align="edge", color=GRID, edgecolor=MUTED, linewidth=0.6)
-    ax.vlines(is_true.mean(), 0, 1, color=BLUE, linewidth=1.4, label="accuracy")
-    ax.vlines(forecast.mean(), 0, 1, color=INK, linewidth=1.4, linestyle=":", label="mean confidence")
+    ax.vlines(is_true.mean(), 0, 1, color=BLUE, linewidth=1.4)
+    ax.vlines(forecast.mean(), 0, 1, color=INK, linewidth=1.4, linestyle=":")
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=_QUARTERS, yticks=(0, 0.5, 1))
-    return ax
 
 
 def confusion_matrix(predictions: Predictions, ax: "Axes | None" = None) -> "Axes":
@@ -146,8 +317,7 @@ def has_long_names(names: Sequence[str]) -> bool:
     return len(names) * max(len(safe_label(name, 14)) for name in names) > 42
 
 
-@dataclass(frozen=True)
-class Series:
+class Series(NamedTuple):
     """A named line: x [n], y [n] and, optionally, the ends of an interval around each y (NaN where unknown).
 
     Series with the same name (seeds of a method) share a style and one legend entry.
@@ -203,21 +373,18 @@ def history_series(
     found = []
     for name, history in histories:
         entries = [[entry.get(key) for key in ("step", x, y)] for entry in history]
-        points = np.array(
-            sorted(e for e in entries if all(isinstance(v, int | float) and math.isfinite(v) for v in e)), dtype=float
-        )
-        if len(points):
-            parts = np.array_split(points[:, 1:], min(len(points), longest))
+        known = [e for e in entries if all(isinstance(v, int | float) and math.isfinite(v) for v in e)]
+        if known:
+            points = np.array(sorted(known), dtype=float)[:, 1:]
+            parts = np.array_split(points, min(len(points), longest))
             found.append(Series(name, *np.array([part.mean(axis=0) for part in parts]).T))
     return found
 
 
-def accuracy_against_ece(
-    histories: Sequence[tuple[str, History]], ax: "Axes | None" = None, *, ece: str = "eval_ece_classwise"
-) -> "Axes":
+def accuracy_against_ece(histories: Sequence[tuple[str, History]], ax: "Axes | None" = None) -> "Axes":
     """One point per evaluated checkpoint, the last one ringed; good ones are low and to the right."""
-    series = history_series(histories, ece, "eval_accuracy", longest=10**9)
-    ax = line_plot(series, ax, x="accuracy", y=ECES.get(ece, ece))
+    series = history_series(histories, "eval_ece_classwise", "eval_accuracy", longest=10**9)
+    ax = line_plot(series, ax, x="accuracy", y="ECE class-wise")
     for points in list(ax.lines):
         points.set(linestyle="none", alpha=0.6, markersize=5, markevery=1)
         last = np.asarray(points.get_data())[:, -1:]
@@ -265,45 +432,15 @@ def risk_coverage_curves(
     return ax
 
 
-@dataclass(frozen=True)
-class EnergyHistogram:
-    """Common bin edges [B + 1] and, for each set of texts, the share of texts in each bin [B].
+def energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30) -> dict[str, Any] | None:
+    """Bin edges [B + 1] and, for each set of texts, the share of texts in each bin [B]; None without energies.
 
-    A run stores it in the model's `ebmcal.json`, so that a new text can be placed among the known ones.
-    """
-
-    edges: np.ndarray
-    shares: dict[str, np.ndarray]
-
-    def to_json(self) -> dict[str, Any]:
-        shares = {name: values.round(6).tolist() for name, values in self.shares.items()}
-        return {"edges": self.edges.round(6).tolist(), "shares": shares}
-
-    @classmethod
-    def from_json(cls, data: Any) -> "EnergyHistogram":
-        """Read what `to_json` wrote.
-
-        >>> EnergyHistogram.from_json({"edges": [0, 1], "shares": {"test": [1]}}).shares
-        {'test': array([1.])}
-        """
-        try:
-            edges = np.array(data["edges"], dtype=np.float64)
-            shares = {str(name): np.array(values, dtype=np.float64) for name, values in data["shares"].items()}
-            if any(v.shape != (len(edges) - 1,) or not np.isfinite(v).all() for v in shares.values()):
-                raise ValueError("expected one finite share per bin")
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise EbmcalError(f"The energy histograms of the model are not valid: {error}.") from error
-        return cls(edges, shares)
-
-
-def energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30) -> EnergyHistogram | None:
-    """Histograms over common bins, from the 0.5th to the 99.5th percentile; None if no predictions have energies.
-
-    Energies outside the bins count in the first or last bin.
+    Bins reach from the 0.5th to the 99.5th percentile; energies outside count in the first or last bin. A run stores it
+    in the model's `ebmcal.json`, so that a new text can be placed among the known ones.
 
     >>> p = Predictions([0, 1], ("no", "yes"), logits=[[2.0, 0.0], [0.0, 1.0]], energies=[-2.0, -1.0])
-    >>> energy_histogram({"test": p}, n_bins=2).shares["test"]
-    array([0.5, 0.5])
+    >>> energy_histogram({"test": p}, n_bins=2)["shares"]
+    {'test': [0.5, 0.5]}
     """
     found = {k: np.asarray(p.energies, dtype=np.float64) for k, p in named.items() if p.energies is not None}
     found = {name: values[np.isfinite(values)] for name, values in found.items() if np.isfinite(values).any()}
@@ -313,24 +450,23 @@ def energy_histogram(named: Mapping[str, Predictions], n_bins: int = 30) -> Ener
     high = max(float(np.percentile(values, 99.5)) for values in found.values())
     edges = np.linspace(low, high if high > low else low + 1.0, n_bins + 1)
     shares = {name: np.histogram(np.clip(v, edges[0], edges[-1]), edges)[0] / len(v) for name, v in found.items()}
-    return EnergyHistogram(edges, shares)
+    return {"edges": edges.round(6).tolist(), "shares": {name: v.round(6).tolist() for name, v in shares.items()}}
 
 
-def energy_histograms(data: Mapping[str, Predictions] | EnergyHistogram, ax: "Axes | None" = None) -> "Axes":
+def energy_histograms(named: Mapping[str, Predictions], ax: "Axes | None" = None) -> "Axes":
     """Histograms of the energies of several sets of texts, drawn over each other.
 
     energy_histograms({"test": test, "noise": noise}).figure.savefig("energies.png")
     """
     ax = get_axes(ax)
-    found = data if isinstance(data, EnergyHistogram) else energy_histogram(data)
+    found = energy_histogram(named)
     if found is None:
         return show_message(ax, NO_ENERGIES)
     format_axes(ax, x="energy Ê(x), low = looks like data", y="share of texts")
-    for name, style in styles_for(found.shares).items():
-        ax.stairs(
-            found.shares[name], found.edges, fill=bool(style.hatch), facecolor="none", edgecolor=style.color,
-            linestyle=style.dash, linewidth=1.5, hatch=style.hatch, label=safe_label(name),
-        )  # fmt: skip
+    for name, style in styles_for(found["shares"]).items():
+        look: dict[str, Any] = {"edgecolor": style.color, "linestyle": style.dash, "hatch": style.hatch}
+        look |= {"fill": bool(style.hatch), "facecolor": "none", "linewidth": 1.5, "label": safe_label(name)}
+        ax.stairs(found["shares"][name], found["edges"], **look)
     add_legend(ax)
     return ax
 

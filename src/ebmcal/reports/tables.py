@@ -1,20 +1,23 @@
-"""Tables as views of an `Evaluation`: models × metrics, paired tests, OOD detection, the paper's main table.
+"""Tables of a report: views of an `Evaluation` (models × metrics, paired tests, OOD detection, the paper's table), and
+tables of texts and labels (errors, label issues, energies, noise).
 
-All start from `over_seeds`, one row per method, calibrator and metric. A row is known by its key: (method, calibrator),
-where the calibrator is "" for a model as trained.
+Views of an evaluation start from `over_seeds`, one row per method, calibrator and metric. A row is known by its key:
+(method, calibrator), where the calibrator is "" for a model as trained.
 """
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ebmcal.metrics import HEADLINE_METRICS, HUMAN_METRICS, METRICS
-from ebmcal.reports.table import Column, Table, format_value
+from ebmcal.errors import plural
+from ebmcal.metrics import HEADLINE_METRICS, HUMAN_METRICS, METRICS, reliability_bins
+from ebmcal.predictions import Predictions
+from ebmcal.reports.page import Table, format_value
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ebmcal.evaluation import Evaluation
 
 Key = tuple[str, str]
@@ -25,53 +28,47 @@ METHOD_ORDER = ("baseline", "poscal", "scalar", "hidden", "sharp-hidden")
 #: Logistic regression on the encoder before finetuning, a row of every run; it has no seeds.
 FROZEN_PROBE = "frozen-probe"
 
+#: The ending of a calibrator's name → the rows it was fitted on.
+FITTED_ON = {
+    "(train)": "training rows",
+    "(dev)": "calibration rows",
+    "(cross-fit)": "out-of-fold predictions of the training rows",
+}
+
+#: Facts about a noise source in results.json → headings.
+SOURCE_COLUMNS = {
+    "words": "Words", "words_of_data": "Words of data", "unknown_words": "Unknown words",
+    "unknown_words_of_data": "Unknown in data", "copies": "Copies", "kept_words": "Kept words",
+}  # fmt: skip
+
+#: Labels and examples shown at most.
+MOST_LABELS, MOST_EXAMPLES = 20, 10
+
+#: Noise with a held-out AUROC outside this range is too difficult or too easy to learn much from.
+USEFUL_AUROC = (0.6, 0.97)
+
 COMPARISON_NOTE = (
-    "Difference: model minus reference on the same {test_set} rows, with 95% interval. p (Holm) is adjusted for all "
-    "tests of this table. Needed: rough number of rows or seeds that would show this difference in four of five cases."
+    "Difference: model minus reference on the same {test_set} rows, with 95% interval. p: how likely a difference of "
+    "this size is if the models are equally good. p (Holm): adjusted for the number of tests in this table. Needed: "
+    "rough number of rows or seeds that would show this difference in four of five cases."
 )
 DETECTION_NOTE = (
     "AUROC: how well a score separates test texts from other texts; 0.5 is guessing, higher is better. FPR: share of "
     "other texts accepted by a threshold that accepts 95% of the test texts; lower is better."
 )
-PUBLISHED_NOTE = (
-    "Published: He et al. 2021, RoBERTa-base, one run. The paper defines its ECE class-wise (20 bins); "
-    "the authors' scripts compute it top-label."
+CLASS_NOTE = (
+    "Recall: share of the texts with this label that are found. Precision: share of the predictions of this label that "
+    "are right. Confidence: mean confidence of these predictions; if the model is calibrated, it equals the precision. "
+    "ECE: calibration error of P(label | text), 20 bins."
 )
-#: Test sets of the paper.
-TEST_SETS = {
-    "sst2": "SST-2", "mnli": "MNLI", "mnli_mm": "MNLI(mm)", "qnli": "QNLI", "qqp": "QQP", "mrpc": "MRPC",
-    "cola": "CoLA", "rte": "RTE", "wnli": "WNLI", "average": "Average",
-}  # fmt: skip
-_ROWS = """
-baseline: .942/.050 .876/.067 .872/.068 .929/.043 .904/.034 .862/.133 .539/.182 .724/.279 .571/.058 .802/.102
-scaling-binning (train): .940/.036 .872/.051 .869/.056 .931/.034 .904/.035 .843/.092 .586/.146 .717/.271 .457/.144 .791/.096
-temperature (train): .942/.042 .876/.058 .872/.060 .929/.030 .904/.034 .862/.126 .539/.175 .724/.275 .571/.063 .802/.096
-poscal: .944/.040 .876/.067 .872/.067 .930/.039 .905/.032 .867/.129 .540/.184 .789/.206 .571/.060 .810/.092
-scalar: .942/.033 .871/.038 .871/.047 .927/.016 .899/.034 .862/.098 .540/.150 .753/.207 .542/.033 .801/.073
-hidden: .956/.032 .869/.032 .868/.044 .923/.016 .900/.033 .867/.099 .545/.131 .797/.148 .542/.036 .807/.063
-sharp-hidden: .947/.038 .875/.027 .872/.031 .930/.016 .900/.032 .862/.089 .563/.133 .811/.182 .571/.073 .815/.069
-scaling-binning (dev): .944/.019 .876/.030 .870/.032 .931/.021 .905/.021 .862/.062 .557/.048 .731/.042 .542/.189 .802/.052
-temperature (dev): .942/.037 .876/.024 .872/.026 .929/.018 .904/.026 .862/.126 .539/.109 .724/.235 .571/.046 .802/.072
-"""  # noqa: E501
-
-#: The results of the paper: method → test set → (performance, ECE). Performance is accuracy, for CoLA the Matthews
-#: correlation. It is not certain which ECE was published: the paper and the authors' scripts differ.
-PUBLISHED: dict[str, dict[str, tuple[float, ...]]] = {
-    method: {name: tuple(map(float, pair.split("/"))) for name, pair in zip(TEST_SETS, row.split(), strict=True)}
-    for method, _, row in (line.partition(":") for line in _ROWS.strip().splitlines())
-}
-
-
-def published_set(task: str | None, test_set: str = "test") -> str | None:
-    """The key of a test set in `PUBLISHED`, or None if the paper has no such task.
-
-    >>> published_set("SST-2"), published_set("mnli", "test_mismatched"), published_set("mine")
-    ('sst2', 'mnli_mm', None)
-    """
-    name = "".join(c for c in (task or "").lower() if c.isalnum())
-    if name == "mnli" and "mismatched" in test_set:
-        return "mnli_mm"
-    return name if name in TEST_SETS and name != "average" and test_set.startswith("test") else None
+SOURCE_NOTE = (
+    "Unknown words: share of words that no training text has. Copies: share of noise texts that equal a training text. "
+    "Kept words: share of the unmasked words that the language model repeated."
+)
+AUROC_NOTE = (
+    "How often a data text has a lower energy than a noise text: in the last tenth of training, and on texts that were "
+    "not used in training. A gap means memorised noise; 0.5 is guessing."
+)
 
 
 def row_name(model: str, calibrator: str | None) -> str:
@@ -94,12 +91,6 @@ def metric_title(metric: str) -> str:
     return title[:1].upper() + title[1:]
 
 
-def metric_directions(metrics: Sequence[str]) -> dict[Column, int]:
-    """Title → +1 if higher is better, −1 if lower is better; without metrics of which that is unknown."""
-    known = {m: (METRICS | HUMAN_METRICS).get(m.removesuffix("_by_energy")) for m in metrics}
-    return {metric_title(m): 1 if metric.higher_is_better else -1 for m, metric in known.items() if metric}
-
-
 def list_test_sets(evaluation: "Evaluation") -> list[str]:
     """The test sets of an evaluation, in the order of the results."""
     return list(dict.fromkeys(evaluation.results["test_set"]))
@@ -114,7 +105,7 @@ def recommended_key(evaluation: "Evaluation") -> Key | None:
     return trial.rpartition("-seed")[0] or trial, str(found.get("calibrator") or "")
 
 
-def over_seeds(results: "pd.DataFrame", test_set: str) -> "pd.DataFrame":
+def over_seeds(results: pd.DataFrame, test_set: str) -> pd.DataFrame:
     """One row per method (or model), calibrator and metric: value, interval, noise floor, deviation over seeds, …
 
     The rows over seeds of the results if there are any, otherwise the mean of the seeds. Methods are in the paper's
@@ -144,9 +135,8 @@ def _method_rank(method: str) -> int:
 
 
 def _calibrator_rank(calibrator: str) -> tuple[int, str]:
-    """No calibrator, fitted on training rows, on calibration rows, cross-fitted, anything else."""
-    endings = ("(train)", "(dev)", "(cross-fit)")
-    rank = next((i for i, end in enumerate(endings) if calibrator.endswith(end)), len(endings))
+    """No calibrator first, then in the order of `FITTED_ON`, then anything else."""
+    rank = next((i for i, end in enumerate(FITTED_ON) if calibrator.endswith(end)), len(FITTED_ON))
     return (rank if calibrator else -1), calibrator
 
 
@@ -162,21 +152,14 @@ def summary_table(
     recommended = recommended or recommended_key(evaluation)
     found = over_seeds(evaluation.results, test_set)
     keys = list(dict.fromkeys(found.index.droplevel("metric")))
-    shown = [k for k in keys if verbose or k == recommended or not (_is_ensemble(k) or k[1].endswith("(train)"))]
+    shown = [k for k in keys if verbose or k == recommended or not (is_ensemble(k) or k[1].endswith("(train)"))]
     keys = sorted(shown or keys, key=lambda key: key != recommended)
     found = found[found.index.droplevel("metric").isin(keys)] if keys else found
     available = list(dict.fromkeys(found.index.get_level_values("metric")))
     wanted = evaluation.meta.get("shown_metrics") or [task_metric(evaluation), *HEADLINE_METRICS]
     metrics = list(dict.fromkeys(wanted)) if set(wanted) <= set(available) else available
     table = metrics_table(found, keys, metrics, intervals=verbose)
-    notes = _summary_notes(evaluation, found, metrics, test_set, verbose)
-    theirs = published_set(evaluation.meta.get("task"), test_set) if verbose else None
-    if theirs:
-        # The paper applies calibrators to its baseline only and names the row after the calibrator.
-        names = [key[1] if key[0] == "baseline" and key[1] else row_name(*key) for key in keys]
-        pairs = [PUBLISHED.get(name, {}).get(theirs, (None, None)) for name in names]
-        table.frame["Published"], table.frame["Published ECE"] = zip(*pairs, strict=True)
-        notes.append(PUBLISHED_NOTE)
+    notes = _summary_notes(evaluation, found, keys, metrics, test_set, verbose)
     chosen = next((i for i, key in enumerate(keys) if key == recommended), None)
     return Table(
         table.frame, notes=tuple(notes), better=table.better, extra=table.extra, recommended=chosen,
@@ -189,18 +172,14 @@ def task_metric(evaluation: "Evaluation") -> str:
     return str(evaluation.meta.get("task_metric") or "accuracy")
 
 
-def metrics_table(
-    found: "pd.DataFrame", keys: Sequence[Key], metrics: Sequence[str], *, intervals: bool = False
-) -> Table:
+def metrics_table(found: pd.DataFrame, keys: Sequence[Key], metrics: Sequence[str], *, intervals: bool) -> Table:
     """Rows of `over_seeds` × metrics, with intervals (or standard deviations over seeds) if wanted."""
-    import pandas as pd
-
     frame = pd.DataFrame({"Model": [row_name(*key) for key in keys]})
     seeds = found["n_seeds"].groupby(level=["model", "calibrator"]).max().reindex(keys) if keys else found["n_seeds"]
     n_seeds = [None if n != n else int(n) for n in seeds]
     if len({n for n, key in zip(n_seeds, keys, strict=True) if n and key[0] != FROZEN_PROBE}) > 1:
         frame["Seeds"] = pd.Series(n_seeds, dtype=object)
-    extra = pd.DataFrame(index=frame.index)
+    extra, better = pd.DataFrame(index=frame.index), dict[str, int]()
     for metric in metrics:
         rows = found.xs(metric, level="metric").reindex(keys) if keys else found
         frame[metric_title(metric)] = rows["value"].to_numpy()
@@ -208,25 +187,38 @@ def metrics_table(
             f"[{low:.3f}, {high:.3f}]" if low == low and high == high else f"± {sd:.3f}" if sd == sd else ""
             for low, high, sd in zip(rows["low"], rows["high"], rows["deviation"], strict=True)
         ]
-    return Table(frame, better=metric_directions(metrics), extra=extra if intervals else None)
+        known = (METRICS | HUMAN_METRICS).get(metric.removesuffix("_by_energy"))
+        better |= {metric_title(metric): 1 if known.higher_is_better else -1} if known else {}
+    return Table(frame, better=better, extra=extra if intervals else None)
 
 
 def _summary_notes(
-    evaluation: "Evaluation", found: "pd.DataFrame", metrics: Sequence[str], test_set: str, verbose: bool
-) -> list[str]:
+    evaluation: "Evaluation", found: pd.DataFrame, keys: Sequence[Key], metrics: Sequence[str], test_set: str,
+    verbose: bool,
+) -> list[str]:  # fmt: skip
+    """What the rows, the names in brackets and ECE mean, and how large ECE is by chance."""
     n_rows, n_seeds = (0 if value != value else int(value) for value in found[["n_rows", "n_seeds"]].max())
-    name = "test rows" if test_set == "test" else f"rows of {test_set}"
-    notes = [f"All values: {n_rows:,} {name}{f', mean of {n_seeds} seeds' if n_seeds > 1 else ''}."]
+    name = plural(n_rows, "test row") if test_set == "test" else f"{plural(n_rows, 'row')} of {test_set}"
+    notes = [f"Measured on {name}{f', mean of {n_seeds} seeds' if n_seeds > 1 else ''}."]
     if verbose and found["low"].notna().any():
         notes.append("In brackets: 95% intervals.")
-    binned, parts = [metric for metric in metrics if metric.startswith(("ece", "mce"))], []
+    ends = [end for end in FITTED_ON if any(calibrator.endswith(end) for _, calibrator in keys)]
+    if ends:
+        notes.append("; ".join(f"{end}: calibrator fitted on {FITTED_ON[end]}" for end in ends) + ".")
+    binned, floors = [metric for metric in metrics if metric.startswith(("ece", "mce"))], []
     for metric in binned:
-        floors = found.xs(metric, level="metric")["noise_floor"].dropna()
-        ends = dict.fromkeys(f"{end:.3f}" for end in (floors.min(), floors.max()) if end == end)
-        parts += [f"{' to '.join(ends)} ({metric_title(metric).removeprefix('ECE ')})"] if ends else []
+        floor = found.xs(metric, level="metric")["noise_floor"].dropna()
+        both = dict.fromkeys(f"{end:.3f}" for end in (floor.min(), floor.max()) if end == end)
+        floors += [f"{' to '.join(both)} ({metric_title(metric).removeprefix('ECE ')})"] if both else []
     if binned:
-        chance = f" A perfectly calibrated model would show by chance about {', '.join(parts)}." if parts else ""
-        notes.append(f"ECE: {evaluation.meta.get('n_bins') or 20} bins.{chance}")
+        n_bins = evaluation.meta.get("n_bins") or 20
+        chance = f" A perfectly calibrated model would show by chance about {', '.join(floors)}." if floors else ""
+        notes.append(
+            f"ECE, calibration error: mean difference between probability and how often it is right ({n_bins} bins), "
+            f"for every label (class-wise) or the predicted one (top-label).{chance}"
+        )
+    if problem := evaluation.meta.get("not_compared"):
+        notes.append(str(problem))
     return notes
 
 
@@ -257,8 +249,6 @@ def comparison_table(evaluation: "Evaluation") -> Table:
 
 def comparison_rows_table(records: Sequence[Mapping[Any, Any]], title: str, notes: tuple[str, ...]) -> Table:
     """Paired tests, given as records, as a table."""
-    import pandas as pd
-
     columns = ["Model", "Reference", "Metric", "Tasks", "Difference", "p", "p (Holm)", "Needed"]
     rows = [
         [
@@ -276,16 +266,14 @@ def comparison_rows_table(records: Sequence[Mapping[Any, Any]], title: str, note
 
 def _needed(record: Mapping[Any, Any]) -> str | None:
     for unit in ("rows", "seeds"):
-        count = record.get(f"{unit}_needed")
-        if isinstance(count, int | float) and count == count:
-            return f"{int(count):,} {unit}" if count <= 10**7 else f"> 10 million {unit}"
+        needed = record.get(f"{unit}_needed")
+        if isinstance(needed, int | float) and needed == needed:
+            return f"{int(needed):,} {unit}" if needed <= 10**7 else f"> 10 million {unit}"
     return None
 
 
 def detection_table(evaluation: "Evaluation") -> Table:
     """Other texts × models, a column per score, means over seeds. Names of texts start with "ood_", except "noise"."""
-    import pandas as pd
-
     frame = evaluation.detection
     if not len(frame):
         return Table(pd.DataFrame(columns=["Texts", "Model"]), "OOD detection")
@@ -300,66 +288,185 @@ def detection_table(evaluation: "Evaluation") -> Table:
     return Table(table, "OOD detection", (DETECTION_NOTE,), extra=extra, sections=list(table["Texts"]))
 
 
-def paper_table(evaluations: Sequence["Evaluation"], *, ece: str = "ece_classwise", published: bool = True) -> Table:
-    """Methods × test sets of one evaluation per task, with their average, in the layout of the paper's main table.
-
-    `ece` is the metric in the ECE columns. Averages are over test sets and given only where a method has all of them.
-    Standard deviations are over seeds. `published` adds the paper's rows for the same test sets. Calibrators on the
-    baseline have rows under their own name; those fitted on the calibration split are listed last and are not marked
-    best, as in the paper; the same holds for ensembles.
-    """
-    import pandas as pd
-
-    values, deviations, known = dict[Column, Any](), dict[Column, Any](), list[str | None]()
-    for evaluation in evaluations:
-        for test_set in list_test_sets(evaluation):
-            task, metric = str(evaluation.meta.get("task") or "results"), task_metric(evaluation)
-            known.append(published_set(task, test_set))
-            title = TEST_SETS.get(known[-1] or "", task if test_set == "test" else f"{task} {test_set}")
-            found = over_seeds(evaluation.results, test_set)
-            short = {"accuracy": "acc.", "matthews": "mcc.", "macro_f1": "F1"}.get(metric, metric_title(metric))
-            for name, shown in ((metric, short), (ece, "ECE")):
-                rows = found[found.index.get_level_values("metric") == name].droplevel("metric")
-                values[title, shown], deviations[title, shown] = rows["value"], rows["deviation"]
-    keys = sorted(
-        dict.fromkeys(key for column in values.values() for key in column.index),
-        key=lambda key: ("", "calibration split", "ensembles").index(_section(key)),
-    )
-    frames = [pd.DataFrame({c: v.reindex(keys) for c, v in part.items()}) for part in (values, deviations)]
-    names = [key[1] if key[0] == "baseline" and key[1] else row_name(*key) for key in keys]
-    sections = [_section(key) for key in keys]
-    notes = [f"ECE: {metric_title(ece).removeprefix('ECE ')} ECE, 20 bins.", "± standard deviation over seeds."]
-    if published and any(known):
-        rows = [[x for name in known for x in PUBLISHED[m].get(name or "", (None, None))] for m in PUBLISHED]
-        theirs = pd.DataFrame(rows, columns=frames[0].columns, dtype=float)
-        pairs = zip(frames, (theirs, theirs * np.nan), strict=True)
-        frames = [pd.concat([frame.reset_index(drop=True), more]) for frame, more in pairs]
-        names, sections = names + [f"{m}, published" for m in PUBLISHED], sections + ["published"] * len(PUBLISHED)
-        notes.append(PUBLISHED_NOTE)
-    if len(known) > 1:
-        for i, shown in enumerate(("perf.", "ECE")):
-            # Averages over fewer sets are not comparable. Seeds of different tasks are independent.
-            parts = [frame.iloc[:, i : 2 * len(known) : 2] for frame in frames]
-            frames[0]["Average", shown] = parts[0].mean(axis=1, skipna=False)
-            frames[1]["Average", shown] = np.sqrt((parts[1] ** 2).sum(axis=1, skipna=False)) / len(known)
-    columns: list[Column] = ["Method", *frames[0].columns]
-    index = pd.Index(columns, tupleize_cols=False)
-    extra = [["", *("" if x != x else f"± {x:.3f}" for x in row)] for row in frames[1].to_numpy()]
-    body = [[name, *row] for name, row in zip(names, frames[0].to_numpy(), strict=True)]
-    return Table(
-        pd.DataFrame(body, columns=index), "Test-set performance and calibration error", tuple(notes),
-        {column: -1 if column[1] == "ECE" else 1 for column in columns[1:]},
-        extra=pd.DataFrame(extra, columns=index), sections=sections,
-        unranked=frozenset(i for i, section in enumerate(sections) if section),
-    )  # fmt: skip
-
-
-def _is_ensemble(key: Key) -> bool:
+def is_ensemble(key: Key) -> bool:
     """Whether a row is the ensemble of the seeds of a method: see `ebmcal.evaluation.evaluate_trials`."""
     return key[0].endswith(" ensemble")
 
 
-def _section(key: Key) -> str:
-    if _is_ensemble(key):
-        return "ensembles"
-    return "calibration split" if key[1].endswith(("(dev)", "(cross-fit)")) else ""
+def class_table(predictions: Predictions) -> Table:
+    """Recall, precision, confidence and calibration error of each label; of many labels those with lowest recall.
+
+    >>> p = Predictions([0, 1, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.2, 0.8], [0.6, 0.4]])
+    >>> class_table(p).frame["Recall"].tolist()
+    [1.0, 0.5]
+    """
+    rows = predictions.labelled()
+    right, records = rows.predicted == rows.labels, []
+    for index, label in enumerate(rows.label_names):
+        true, predicted = rows.labels == index, rows.predicted == index
+        bins = reliability_bins(rows.labels, probs=rows.probs, n_bins=20, kind="class", class_index=index)
+        ece = np.nansum(np.abs(bins.accuracy - bins.confidence) * bins.counts) / rows.n_rows
+        means = [v.mean() if len(v) else None for v in (right[true], right[predicted], rows.confidence[predicted])]
+        records.append([label, true.sum(), means[0], predicted.sum(), *means[1:], ece])
+    columns = ["Label", "Texts", "Recall", "Predicted", "Precision", "Confidence", "ECE"]
+    frame, notes = pd.DataFrame(records, columns=columns), [CLASS_NOTE]
+    if len(frame) > MOST_LABELS:
+        frame = frame.sort_values("Recall", kind="stable", ignore_index=True).head(MOST_LABELS)
+        notes.insert(0, f"The {MOST_LABELS} labels with the lowest recall of {rows.n_classes}.")
+    return Table(frame, "Accuracy and calibration per label", tuple(notes))
+
+
+def confident_errors(predictions: Predictions, n: int = MOST_EXAMPLES) -> Table:
+    """The wrong predictions with the highest confidence, most confident first.
+
+    >>> p = Predictions([0, 1], ("no", "yes"), probs=[[0.1, 0.9], [0.2, 0.8]], texts=["good", "fine"])
+    >>> confident_errors(p).frame["Text"].tolist()
+    ['good']
+    """
+    errors = _errors(predictions).sort_values("Confidence", ascending=False, kind="stable", ignore_index=True)
+    shown = "; these are the most confident" if len(errors) > n else ""
+    verb = "is" if len(errors) == 1 else "are"
+    note = f"{len(errors):,} of {plural(predictions.labelled().n_rows, 'prediction')} {verb} wrong{shown}."
+    return Table(errors.head(n), "Most confident errors", (note,))
+
+
+def confusion_table(predictions: Predictions) -> Table:
+    """The most frequent confusions: true label, predicted label, number of texts and their mean confidence."""
+    pairs = _errors(predictions).groupby(["True label", "Predicted label"])["Confidence"]
+    found = pairs.agg(Texts="size", Confidence="mean").sort_values("Texts", ascending=False, kind="stable")
+    return Table(found.head(MOST_EXAMPLES).reset_index(), "Most frequent confusions")
+
+
+def _errors(predictions: Predictions) -> pd.DataFrame:
+    rows = predictions.labelled()
+    wrong = np.flatnonzero(rows.predicted != rows.labels)
+    columns = {
+        "Text": [_text(rows, i) for i in wrong],
+        "True label": np.array(rows.label_names)[rows.labels[wrong]],
+        "Predicted label": rows.predicted_labels[wrong],
+        "Confidence": rows.confidence[wrong],
+    }
+    return pd.DataFrame(columns)
+
+
+def _text(rows: Predictions, index: Any) -> str:
+    """The text of a row (both texts of a pair), or its id if texts are unknown."""
+    if rows.texts is None:
+        return f"id {rows.ids[index]}"
+    return rows.texts[index] if rows.text_pairs is None else f"{rows.texts[index]} ‖ {rows.text_pairs[index]}"
+
+
+def label_issue_table(issues: Sequence[Mapping[str, Any]], n: int = MOST_EXAMPLES) -> Table:
+    """Training rows with labels that contradict out-of-fold predictions: `label_issues` of a run's results."""
+    columns = ["Text", "Given label", "Suggested label", "Score"]
+    records = [[str(i.get("text") or i.get("id")), i.get("given"), i.get("suggested"), i.get("score")] for i in issues]
+    more = f" The first {n} of {len(issues):,}; results.json lists all." if len(issues) > n else ""
+    note = (
+        "Training texts with a label that the models trained without them contradict. Check them first: wrong labels "
+        f"limit accuracy and calibration.{more}"
+    )
+    return Table(pd.DataFrame(records[:n], columns=columns), "Possible label errors", (note,))
+
+
+def energy_examples(predictions: Predictions, baseline: Predictions | None = None, n: int = 5) -> Table:
+    """The n texts of lowest and of highest energy: text, label, Ê, baseline posterior → model posterior.
+
+    Rows of the baseline are matched by id. No text appears twice. Empty without energies.
+    """
+    title, columns = "Texts of lowest and highest energy", ["Energy", "Ê(x)", "Text", "Label", "Posterior"]
+    energies = predictions.energies
+    if energies is None or predictions.texts is None:
+        return Table(pd.DataFrame(columns=columns), title)
+    order = np.argsort(np.asarray(energies, dtype=np.float64), kind="stable")
+    n_low = min(n, (len(order) + 1) // 2)
+    ends = [("lowest", i) for i in order[:n_low]] + [("highest", i) for i in order[max(n_low, len(order) - n) :]]
+    before: dict[str, np.ndarray] = {}
+    if baseline is not None and baseline.label_names == predictions.label_names:
+        before = dict(zip(map(str, baseline.ids), baseline.probs, strict=True))
+    names = (*predictions.label_names, None)  # −1: no label
+    records = []
+    for end, i in ends:
+        posterior = _posterior(predictions, i, before.get(str(predictions.ids[i])))
+        records.append([end, float(energies[i]), _text(predictions, i), names[predictions.labels[i]], posterior])
+    note = "Low energy: looks like data."
+    note += " Posterior: P(label | text) of the baseline → of this model." if before else ""
+    frame = pd.DataFrame(records, columns=columns)
+    return Table(frame, title, (note,), digits={"Ê(x)": 2}, sections=[end for end, _ in ends])
+
+
+def _posterior(predictions: Predictions, row: int, before: np.ndarray | None) -> str:
+    """A line for each of three labels: the true one, and those that a model prefers."""
+    after, true = predictions.probs[row], predictions.labels[row]
+    preferred = np.argsort(-(after if before is None else np.maximum(after, before)), kind="stable")
+    shown = list(dict.fromkeys([*([true] if true >= 0 else []), *preferred]))[:3]
+    return "\n".join(
+        f"{predictions.label_names[c]} {'' if before is None else f'{before[c]:.3f} → '}{after[c]:.3f}" for c in shown
+    )
+
+
+def noise_examples(records: Iterable[Mapping[str, Any]], n: int = MOST_EXAMPLES) -> Table:
+    """Masked input with the hidden words in brackets, and the generated text; from `noise_examples.json`.
+
+    >>> noise_examples([{"masked": "so <M> ly", "hidden": ["fun"], "text": "so oddly"}]).frame.iloc[0].tolist()
+    ['so <M> (fun) ly', 'so oddly']
+    """
+    chosen = [record for record in records if isinstance(record, Mapping)][:n]
+    columns = {
+        "Source": [str(record.get("source") or "") for record in chosen],
+        "Made from (hidden words)": [_masked_text(record) for record in chosen],
+        "Noise text": [" ‖ ".join(str(r[key]) for key in ("text", "text_pair") if r.get(key)) for r in chosen],
+    }
+    # Language models may write half of a surrogate pair, which is not UTF-8.
+    clean = {name: [v.encode("utf-8", "replace").decode() for v in values] for name, values in columns.items()}
+    return Table(pd.DataFrame({name: values for name, values in clean.items() if any(values)}), "Noise examples")
+
+
+def _masked_text(record: Mapping[str, Any]) -> str:
+    """The masked input with the hidden words after each mask; words that match no mask follow at the end."""
+    masked = str(record.get("masked") or record.get("made_from") or "").replace("<SEP>", "‖")
+    hidden = [f"({words})" for words in record.get("hidden") or []]
+    parts = re.split(r"<M>|\[M\]|<mask>|\[MASK\]", masked)
+    if len(hidden) != len(parts) - 1:
+        return " ".join([masked, *hidden]).strip()
+    return parts[0] + "".join(f"<M> {words}{part}" for words, part in zip(hidden, parts[1:], strict=True))
+
+
+def noise_source_table(noise: Mapping[str, Any]) -> Table:
+    """One row per noise source, from the part "noise" of results.json."""
+    found = noise.get("sources")
+    known = {str(k): v for k, v in found.items() if isinstance(v, Mapping)} if isinstance(found, Mapping) else {}
+    frame = pd.DataFrame([{name: facts.get(key) for key, name in SOURCE_COLUMNS.items()} for facts in known.values()])
+    frame = frame.dropna(axis=1, how="all")
+    frame.insert(0, "Source", list(known))
+    digits = {"Words": 1, "Words of data": 1}
+    return Table(frame, "Noise sources", (SOURCE_NOTE,) if known else (), digits=digits)
+
+
+def noise_auroc_table(
+    histories: Iterable[tuple[str, Sequence[Mapping[str, Any]]]], detection: pd.DataFrame, reuse: Any = None
+) -> Table:
+    """Noise AUROC of each method, means over seeds; `histories` are (method, history) pairs.
+
+    Sources of a mixture have columns of their own. Notes warn of noise that is too easy, too difficult or reused.
+    """
+    records = []
+    for method, history in histories:
+        steps = pd.DataFrame(list(history)).filter(regex="^noise_auroc").apply(pd.to_numeric, errors="coerce")
+        names = {key: "Training" + key.removeprefix("noise_auroc").replace("_", ", ", 1) for key in steps}
+        last = {name: steps[key].dropna().tail(max(1, steps[key].count() // 10)).mean() for key, name in names.items()}
+        records += [{"Method": method, **last}] if last else []
+    frame = pd.DataFrame(records)
+    if not records:
+        return Table(frame, "Noise AUROC")
+    frame = frame.groupby("Method", sort=False).mean().reset_index()
+    held_out = detection[(detection["texts"] == "noise") & (detection["score"] == "energy")]
+    frame["Held-out"] = frame["Method"].map(held_out.groupby("method")["auroc"].mean())
+    notes = [AUROC_NOTE]
+    for method, auroc in zip(frame["Method"], frame["Held-out"], strict=True):
+        if auroc > USEFUL_AUROC[1]:
+            notes.append(f"{method}: the noise is too easy (held-out AUROC {auroc:.2f}) to learn much from.")
+        elif auroc < USEFUL_AUROC[0]:
+            notes.append(f"{method}: the noise is hardly separable from data (held-out AUROC {auroc:.2f}).")
+    if isinstance(reuse, int | float) and reuse > 2:
+        notes.append(f"Each noise text was used {reuse:.1f} times: it may be memorised.")
+    return Table(frame.dropna(axis=1, how="all"), "Noise AUROC", tuple(notes))

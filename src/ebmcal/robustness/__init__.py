@@ -2,7 +2,7 @@
 
     ebmcal.evaluate_robustness("model", "test.csv", baseline="other").report("robustness.html")
 
-`perturbations` changes texts and reads test suites (YAML), `page` shows the result. The result is tidy tables:
+`perturbations` changes texts and reads test suites (YAML). The result is tidy tables, and a page with plots:
 
     conditions   model, perturbation, title, unit, strength (0: the original texts), n_rows, accuracy, ece_top_label and
                  nll (each with _low and _high), confidence, energy, ood (share), changed_label (share)
@@ -12,34 +12,35 @@
 """
 
 import json
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
 from ebmcal import metrics
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.errors import EbmcalError, plural, unknown_name
 from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
+from ebmcal.reports.page import Block, Column, Page, Picture, Pictures, Section, Table, write_page
+from ebmcal.reports.plots import Series, draw, line_plot
 from ebmcal.robustness.perturbations import PERTURBATIONS, SuiteTest, TokenSource, builtin_suites, read_suite
 from ebmcal.run_dir import RunDir, predictions_of_model
 from ebmcal.selective.ood import p_values
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
-    import pandas as pd
-
     from ebmcal.model import Model
-    from ebmcal.reports.table import Table
 
 __all__ = ["PERTURBATIONS", "Robustness", "builtin_suites", "evaluate_robustness", "read_suite"]
 
 Text = str | tuple[str, str]
 Record = dict[str, Any]
+Outcome = tuple[Text, str, str, bool]  # text, expected, got, whether it failed
 
 METRIC_NAMES = ("accuracy", "ece_top_label", "nll")
 N_RESAMPLES = 200  # there are many conditions
@@ -48,23 +49,41 @@ N_RESAMPLES = 200  # there are many conditions
 FALSE_ALARM_RATE = 0.05
 N_EXAMPLES, N_FAILURES = 2, 5
 
+#: The kinds of tests, as CheckList abbreviates them.
+ABBREVIATIONS = {"invariance": "INV", "directional": "DIR", "minimum-functionality": "MFT"}
+
+#: Pictures of a perturbation: title, caption, column → label of the axis.
+PICTURES = (
+    (
+        "accuracy and calibration",
+        "Each point: the same texts, perturbed at this strength, with 95% intervals. A robust model may lose accuracy "
+        "but keeps its calibration.",
+        {"accuracy": "accuracy", "ece_top_label": "ECE top-label"},
+    ),
+    (
+        "energy and OOD detection",
+        "Mean energy relative to the original texts, and the share of texts flagged as OOD. Both should rise.",
+        {"energy": "energy − energy at 0", "ood": "share OOD"},
+    ),
+)
+
 
 @dataclass(frozen=True, repr=False)
 class Robustness:
     """The result of `evaluate_robustness`; `ebmcal.robustness` lists the columns of the tables."""
 
-    conditions: "pd.DataFrame"
-    tests: "pd.DataFrame"
-    failures: "pd.DataFrame"
-    examples: "pd.DataFrame"
+    conditions: pd.DataFrame
+    tests: pd.DataFrame
+    failures: pd.DataFrame
+    examples: pd.DataFrame
     meta: dict[str, Any]
 
-    def tables(self) -> "list[Table]":
+    def tables(self) -> list[Table]:
         """Metrics by perturbation and strength, and the failure rates of the tests."""
-        from ebmcal.robustness.page import condition_table, failure_table
-
-        made = [condition_table(self.conditions, self.meta), failure_table(self.tests, self.meta)]
-        return [table for table in made if len(table)]
+        known = self.conditions[self.conditions["perturbation"].isin(["", *PERTURBATIONS])]
+        return [
+            table for table in (condition_table(known, self.meta), suite_table(self.tests, self.meta)) if len(table)
+        ]
 
     def to_json(self) -> str:
         """Everything as one JSON object."""
@@ -74,10 +93,7 @@ class Robustness:
 
     def report(self, path: PathLike) -> Path:
         """Write a self-contained HTML page; returns its path."""
-        from ebmcal.reports.page import write_page
-        from ebmcal.robustness.page import make_page
-
-        return write_page(path, make_page(self.conditions, self.tests, self.failures, self.examples, self.meta))
+        return write_page(path, make_page(self))
 
     def __repr__(self) -> str:
         return "\n\n".join(map(str, self.tables()))
@@ -106,8 +122,6 @@ def evaluate_robustness(
 
         ebmcal.evaluate_robustness("model", "test.csv", baseline="baseline").report("robustness.html")
     """
-    import pandas as pd
-
     names = list(PERTURBATIONS) if perturbations is None else list(perturbations)
     unknown = next((name for name in names if name not in PERTURBATIONS), None)
     if unknown is not None:
@@ -131,7 +145,7 @@ def evaluate_robustness(
         "n_rows": len(texts), "seed": seed, "false_alarm_rate": FALSE_ALARM_RATE,
         "skipped": [f"{t.suite}: {t.name} (for {', '.join(sorted(t.required_labels()))})" for t in skipped],
     }  # fmt: skip
-    return Robustness(**{name: pd.DataFrame(rows) for name, rows in vars(records).items()}, meta=meta)
+    return Robustness(**{name: pd.DataFrame(rows) for name, rows in records.items()}, meta=meta)
 
 
 def _load(model: "Model | PathLike", baseline: "Model | PathLike | None") -> "list[Model]":
@@ -225,16 +239,6 @@ class Condition:
     test: SuiteTest | None = None
 
 
-@dataclass
-class Records:
-    """The rows of the four tables."""
-
-    conditions: list[Record] = field(default_factory=list)
-    tests: list[Record] = field(default_factory=list)
-    failures: list[Record] = field(default_factory=list)
-    examples: list[Record] = field(default_factory=list)
-
-
 def make_conditions(
     texts: Sequence[Text], names: Sequence[str], tests: Sequence[SuiteTest], tokens: TokenSource, seed: int
 ) -> Iterator[Condition]:
@@ -263,26 +267,29 @@ def _apply(text: Text, perturb: Callable[[str], str], *, both: bool = True) -> T
 def score(
     subjects: Sequence[Subject], texts: Sequence[Text], labels: np.ndarray, conditions: Sequence[Condition],
     tests: Sequence[SuiteTest], advance: Callable[[int], None] = lambda n: None,
-) -> Records:  # fmt: skip
-    """All models on all conditions and tests."""
-    records = Records(examples=[row for condition in conditions for row in _examples(texts, condition)])
+) -> dict[str, list[Record]]:  # fmt: skip
+    """All models on all conditions and tests: the rows of the four tables."""
+    examples = [row for condition in conditions for row in _examples(texts, condition)]
+    records: dict[str, list[Record]] = {"conditions": [], "tests": [], "failures": [], "examples": examples}
     originals = Condition("", "Original texts", "", 0.0, list(texts))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # few rows: the tables state how many there are
-        for subject in subjects:
-            original = subject.predict(texts).replace(labels=labels)
-            records.conditions.append(_condition_record(subject, originals, original, original))
+    for subject in subjects:
+        original = subject.predict(texts).replace(labels=labels)
+        for condition in (originals, *conditions):
+            found = subject.predict(condition.texts).replace(labels=labels) if condition is not originals else original
+            if condition.test is None or condition.test.kind == "invariance":
+                records["conditions"].append(_condition_record(subject, condition, found, original))
+            if condition.test is not None:
+                outcomes = _compare(condition, condition.test, found, original, texts)
+                _add_outcomes(records, subject, condition.test, condition.strength, outcomes)
             advance(len(texts))
-            for condition in conditions:
-                found = subject.predict(condition.texts).replace(labels=labels)
-                advance(len(texts))
-                if condition.test is None or condition.test.kind == "invariance":
-                    records.conditions.append(_condition_record(subject, condition, found, original))
-                if condition.test is not None:
-                    _add_test(records, subject, condition, condition.test, found, original, texts)
-            for test in tests:
-                if test.kind == "minimum-functionality":
-                    _add_cases(records, subject, test)
+        for test in tests:
+            if test.kind == "minimum-functionality":
+                cases = test.all_cases()
+                found = subject.predict([case.text for case in cases])
+                got = [f"{label} ({p:.2f})" for label, p in zip(found.predicted_labels, found.confidence, strict=True)]
+                wrong = [label != case.label for label, case in zip(found.predicted_labels, cases, strict=True)]
+                shown = [(case.text, case.label, got[i], wrong[i]) for i, case in enumerate(cases)]
+                _add_outcomes(records, subject, test, 0, shown)
     return records
 
 
@@ -301,51 +308,34 @@ def _condition_record(subject: Subject, condition: Condition, found: Predictions
     }  # fmt: skip
 
 
-def _add_test(
-    records: Records, subject: Subject, condition: Condition, test: SuiteTest, found: Predictions,
-    original: Predictions, texts: Sequence[Text],
-) -> None:  # fmt: skip
-    """Score a test on the texts that it changes; a directional one fails if a probability moves the wrong way."""
-    changed = np.array([a != b for a, b in zip(texts, condition.texts, strict=True)])
+def _compare(
+    condition: Condition, test: SuiteTest, found: Predictions, original: Predictions, texts: Sequence[Text]
+) -> list[Outcome]:
+    """The outcomes for the texts that a test changes; a directional one fails if a probability moves the wrong way."""
+    rows = [i for i in range(len(texts)) if texts[i] != condition.texts[i]]
     if test.expect is None:
-        failed = found.predicted != original.predicted
-        expected, got = [f"{name}, as before" for name in original.predicted_labels], list(found.predicted_labels)
-    else:
-        rows, label = np.arange(found.n_rows), test.expect.label
-        index = original.predicted if label == "predicted" else np.full(len(rows), original.label_names.index(label))
-        before, after = original.probs[rows, index], found.probs[rows, index]
-        failed = (after - before) * (-1 if test.expect.moves == "up" else 1) > test.expect.tolerance
-        names = (original.label_names[i] for i in index)
-        expected = [f"P({name}) {test.expect.moves} from {p:.2f}" for name, p in zip(names, before, strict=True)]
-        got = [f"{p:.2f}" for p in after]
-    failed &= changed
-    shown = [(condition.texts[i], expected[i], str(got[i])) for i in np.flatnonzero(failed)[:N_FAILURES]]
-    _add_outcome(records, subject, test, condition.strength, int(changed.sum()), int(failed.sum()), shown)
+        before, after = original.predicted_labels, found.predicted_labels
+        return [(condition.texts[i], f"{before[i]}, as before", str(after[i]), before[i] != after[i]) for i in rows]
+    moves, outcomes = test.expect.moves, list[Outcome]()
+    for i in rows:
+        label = original.predicted_labels[i] if test.expect.label == "predicted" else test.expect.label
+        old, new = (float(p.probs[i, original.label_names.index(label)]) for p in (original, found))
+        is_wrong = (old - new if moves == "up" else new - old) > test.expect.tolerance
+        outcomes.append((condition.texts[i], f"P({label}) {moves} from {old:.2f}", f"{new:.2f}", is_wrong))
+    return outcomes
 
 
-def _add_cases(records: Records, subject: Subject, test: SuiteTest) -> None:
-    cases = test.all_cases()
-    found = subject.predict([case.text for case in cases])
-    wrong = [i for i, case in enumerate(cases) if found.predicted_labels[i] != case.label]
-    got = [f"{label} ({p:.2f})" for label, p in zip(found.predicted_labels, found.confidence, strict=True)]
-    shown: list[tuple[Text, str, str]] = [(cases[i].text, cases[i].label, got[i]) for i in wrong[:N_FAILURES]]
-    _add_outcome(records, subject, test, 0, len(cases), len(wrong), shown)
-
-
-def _add_outcome(
-    records: Records, subject: Subject, test: SuiteTest, strength: float, n_cases: int, n_failed: int,
-    failures: Sequence[tuple[Text, str, str]],
-) -> None:  # fmt: skip
-    low, high = (float(x) for x in wilson(np.array(n_failed), np.array(n_cases))) if n_cases else (None, None)
+def _add_outcomes(
+    records: dict[str, list[Record]], subject: Subject, test: SuiteTest, strength: float, outcomes: Sequence[Outcome]
+) -> None:
+    failures, n_cases = [outcome for outcome in outcomes if outcome[3]], len(outcomes)
+    low, high = (float(x) for x in wilson(np.array(len(failures)), np.array(n_cases))) if n_cases else (None, None)
     key = {"model": subject.name, "suite": test.suite, "test": test.name}
-    records.tests.append(
-        key | {"kind": test.kind, "strength": strength, "n_cases": n_cases, "n_failed": n_failed,
-               "failed": n_failed / n_cases if n_cases else None, "failed_low": low, "failed_high": high}
-    )  # fmt: skip
-    records.failures += [
-        key | {"strength": strength, "text": _shown(text), "expected": expected, "got": got}
-        for text, expected, got in failures
-    ]
+    shares = {"failed": len(failures) / n_cases if n_cases else None, "failed_low": low, "failed_high": high}
+    counts = {"kind": test.kind, "strength": strength, "n_cases": n_cases, "n_failed": len(failures)}
+    records["tests"].append(key | counts | shares)
+    for text, expected, got, _ in failures[:N_FAILURES]:
+        records["failures"].append(key | {"strength": strength, "text": _shown(text), "expected": expected, "got": got})
 
 
 def _examples(texts: Sequence[Text], condition: Condition) -> list[Record]:
@@ -356,3 +346,96 @@ def _examples(texts: Sequence[Text], condition: Condition) -> list[Record]:
 
 def _shown(text: Text) -> str:
     return text if isinstance(text, str) else " ⏐ ".join(text)
+
+
+def condition_table(conditions: pd.DataFrame, meta: Mapping[str, Any]) -> Table:
+    """Metrics by perturbation, strength and model."""
+    order = {name: i for i, name in enumerate(conditions["perturbation"].unique())}
+    rows = conditions.assign(order=conditions["perturbation"].map(order))
+    rows = rows.sort_values(["order", "strength"], kind="stable")
+    columns = {
+        "title": "Texts", "strength": "Strength", "model": "Model", "accuracy": "Accuracy", "ece_top_label": "ECE",
+        "nll": "NLL", "confidence": "Confidence", "energy": "Energy", "ood": "OOD", "changed_label": "Label changed",
+    }  # fmt: skip
+    calibrators = zip(meta["models"], meta["calibrators"], strict=True)
+    notes = (
+        f"{plural(meta['n_rows'], 'text')} of {meta['data']}, seed {meta['seed']}. ECE is top-label, with 20 bins.",
+        "; ".join(f"{model}: {f'calibrated by {name}' if name else 'not calibrated'}" for model, name in calibrators)
+        + ".",
+        f"OOD: flagged at a false-alarm rate of {meta['false_alarm_rate']:.0%}.",
+    )
+    frame = rows[list(columns)].rename(columns=columns)
+    digits: dict[Column, int | None] = {"Strength": 2, "Energy": 2}
+    return Table(frame, "Perturbed texts", notes, digits=digits, sections=list(rows["perturbation"]))
+
+
+def suite_table(tests: pd.DataFrame, meta: Mapping[str, Any]) -> Table:
+    """Failure rates of the tests, with one column per model."""
+    notes = [
+        "Failed: share of cases with a wrong or changed label, or a probability that moved the wrong way. INV: "
+        "invariance, DIR: directional, MFT: minimum functionality."
+    ]
+    notes += [f"Skipped: {'; '.join(meta['skipped'])}."] if meta["skipped"] else []
+    if tests.empty:
+        return Table(pd.DataFrame(), "Tests", tuple(notes))
+    first = tests[tests["model"] == meta["models"][0]]  # all models have the same cases
+    frame: dict[Column, list[Any]] = {
+        "Test": list(first["test"]),
+        "Kind": [ABBREVIATIONS[kind] for kind in first["kind"]],
+        "Strength": [None if strength == 0 else str(int(strength)) for strength in first["strength"]],
+        "Cases": list(first["n_cases"]),
+    }
+    extra: dict[Column, list[str]] = {}
+    for model in meta["models"]:
+        own, column = tests[tests["model"] == model], ("Failed", model)
+        frame[column], ends = list(own["failed"]), zip(own["failed_low"], own["failed_high"], strict=True)
+        extra[column] = ["" if pd.isna(low) else f"[{low:.3f}, {high:.3f}]" for low, high in ends]
+    return Table(pd.DataFrame(frame), "Tests", tuple(notes), extra=pd.DataFrame(extra), sections=list(first["suite"]))
+
+
+def make_page(found: Robustness) -> Page:
+    """The page: one section per perturbation, then the tests, their failures and all numbers."""
+    conditions, meta = found.conditions, found.meta
+    names = [name for name in conditions["perturbation"].unique() if name]
+    sections = [_section(conditions, found.examples, name, f"s{i}") for i, name in enumerate(names)]
+    if not found.tests.empty:
+        blocks: list[Block] = [suite_table(found.tests, meta)]
+        failures = f"Failures (at most {N_FAILURES} per test)"
+        blocks += [_text_table(found.failures, failures)] if len(found.failures) else []
+        sections.append(Section("Tests", blocks))
+    sections.append(Section("All numbers", [condition_table(conditions, meta)], collapsed=True))
+    lead = f"{plural(meta['n_rows'], 'text')} of {meta['data']}, perturbed with seed {meta['seed']}."
+    return Page(f"Robustness: {' and '.join(meta['models'])}", lead, sections)
+
+
+def _section(conditions: pd.DataFrame, examples: pd.DataFrame, name: str, key: str) -> Section:
+    own = conditions[conditions["perturbation"] == name]
+    title, unit = own["title"].iloc[0], own["unit"].iloc[0]
+    rows = conditions[conditions["perturbation"].isin(["", name])].sort_values("strength", kind="stable")
+    pictures: list[Picture] = []
+    for heading, caption, columns in PICTURES:
+        lines = {column: _series(rows, column) for column in columns}
+        panels = [partial(line_plot, line, x=unit, y=columns[column]) for column, line in lines.items() if line]
+        if panels:
+            pictures.append(draw(f"{key}-{len(pictures)}", f"{title}: {heading}", caption, *panels))
+    shown = examples[examples["perturbation"] == name] if len(examples) else examples
+    return Section(title, [Pictures(pictures), *([_text_table(shown, "Examples")] if len(shown) else [])])
+
+
+def _series(rows: pd.DataFrame, column: str) -> list[Series]:
+    """One line per model; energies are relative to those of the original texts."""
+    found = []
+    for model, own in rows.groupby("model", sort=False):
+        values = own[column].to_numpy(dtype=float)
+        if np.isnan(values).any():
+            continue
+        values = values - values[0] if column == "energy" else values
+        ends = [own[name].to_numpy(dtype=float) for name in (f"{column}_low", f"{column}_high") if name in own]
+        found.append(Series(str(model), own["strength"].to_numpy(dtype=float), values, *ends))
+    return found
+
+
+def _text_table(rows: pd.DataFrame, title: str) -> Table:
+    columns = [c for c in ("model", "test", "strength", "text", "perturbed", "expected", "got") if c in rows.columns]
+    names = {column: column.capitalize() for column in columns}
+    return Table(rows[columns].rename(columns=names).reset_index(drop=True), title, digits={"Strength": 2})

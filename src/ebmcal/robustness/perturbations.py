@@ -256,27 +256,13 @@ def read_suite(path: PathLike) -> list[SuiteTest]:
     try:
         suite = _Suite.model_validate(content)
     except ValidationError as error:
-        raise EbmcalError(f"{path}: " + " ".join(_problem(content, found) for found in error.errors())) from None
+        raise EbmcalError(f"{path}: " + " ".join(map(_problem, error.errors()))) from None
     common = {"suite": path.stem}
     return [test.model_copy(update=common | {"labels": [*suite.labels, *test.labels]}) for test in suite.tests]
 
 
-def _problem(content: Any, found: Any) -> str:
+def _problem(found: Any) -> str:
     """One mistake as a sentence; containers are not printed, since YAML aliases can make them huge."""
-    place, value = found["loc"], found["input"]
+    value = found["input"]
     shown = f", got {value!r:.60}" if isinstance(value, str | int | float) else ""
-    if isinstance(value, bool):
-        shown += ": YAML reads yes, no, on and off as booleans, so put the word in quotes"
-    message = found["msg"].removeprefix("Value error, ")
-    if found["type"] == "extra_forbidden":
-        message, shown = f"unknown key; known keys of a test: {', '.join(SuiteTest.model_fields)}", ""
-    return f"{_where(content, place)}: {message}{shown}."
-
-
-def _where(content: Any, place: tuple[int | str, ...]) -> str:
-    if len(place) < 2 or place[0] != "tests":
-        return ".".join(map(str, place))
-    entry = content["tests"][place[1]]
-    name = entry.get("name") if isinstance(entry, dict) else None
-    test = name if isinstance(name, str) else f"test {int(place[1]) + 1}"
-    return ", ".join([test, ".".join(map(str, place[2:]))] if place[2:] else [test])
+    return f"{'.'.join(map(str, found['loc']))}: {found['msg'].removeprefix('Value error, ')}{shown}."

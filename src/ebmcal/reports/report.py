@@ -1,12 +1,16 @@
-"""The report of a run directory, or of an evaluation of prediction files: what everyone needs first, then the details.
+"""The report of a run directory, or of an evaluation of prediction files, as a page or as text.
 
 The first screen is for readers who are not engineers: which model, how accurate, how confident, what to do. Collapsed
 sections follow: all results, every model, energies, training, noise, data and settings.
 """
 
 import contextlib
+import json
+import re
 import shlex
+import warnings
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,19 +20,22 @@ import pandas as pd
 import yaml
 
 from ebmcal.advice import confidence_gap
-from ebmcal.data.audit import audit_messages
+from ebmcal.calibration import make_calibrator
+from ebmcal.data import audit_messages
+from ebmcal.errors import EbmcalError, error_context, plural, unknown_name
 from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
-from ebmcal.reports import examples, plots, tables
-from ebmcal.reports.figures import Picture, draw
-from ebmcal.reports.page import Block, Bullets, Code, Commands, Fact, Facts, Note, Page, Pictures, Section, write_page
-from ebmcal.reports.run_data import Focus, RunData, Subject, find_focus, read_run
-from ebmcal.reports.table import Table
+from ebmcal.reports import page, plots, tables
+from ebmcal.reports.page import Block, Bullets, Code, Fact, Note, Picture, Pictures, Section, Table
+from ebmcal.reports.plots import CAPTIONS, draw
 from ebmcal.run_dir import RunDir
-from ebmcal.storage import PathLike
+from ebmcal.storage import PathLike, read_json
 
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
+
+#: Where a calibrator was fitted: the ending of its name → the split and how its rows are called.
+FITTED_ON = {"dev": ("calibration", "calibration rows"), "cross-fit": ("out_of_fold", "out-of-fold rows")}
 
 #: Levels of confidence for the first screen: the first one that at least a tenth of the texts reach.
 LEVELS = (0.9, 0.8, 0.7, 0.6)
@@ -36,37 +43,156 @@ LEVELS = (0.9, 0.8, 0.7, 0.6)
 #: Labels of a confusion matrix at most (above that, the most frequent confusions are listed), and of the diagrams.
 MOST_MATRIX_LABELS, MOST_DIAGRAMS = 12, 6
 
-#: How to read each picture.
-CAPTIONS = {
-    "reliability": "Bars: how often the model is right at each level of confidence, with 95% intervals. The bars of a "
-    "calibrated model end on the dashed diagonal. The hatched part is the difference between confidence and accuracy: "
-    "above the bar the model is overconfident. Below: how many texts have that confidence; dotted line: mean "
-    "confidence, solid line: accuracy.",
-    "confusion": "Rows: true label. Columns: predicted label. Blue: right. Orange: mistaken. Numbers are test texts.",
-    "labels": "Of the texts that get this probability of the label, how many have it. The class-wise ECE averages the "
-    "differences over labels.",
-    "risk": "If only the texts with the highest confidence (or lowest energy) were answered: the share of errors among "
-    "them. Lower is better; the right end is the error rate on all texts.",
-    "energy": "Left: energies of the test texts, and of noise and OOD texts if there are any. The less they overlap, "
-    "the better. Right: one point per text. If the energy works as the paper describes, texts of higher energy also "
-    "get a less certain answer: the points rise to the right.",
-    "over_steps": "Calibration error at each evaluation during training; lower is better.",
-    "tradeoff": "One point per evaluation during training, the last one ringed. Right: more accurate. Down: better "
-    "calibrated.",
-    "noise_auroc": "How well the energy separates noise from data in a batch: 0.5 is guessing; near 1 the noise is too "
-    "easy.",
-    "loss": "Terms of the loss during training; the noise term is weighted by the number of noise texts per data text.",
-}
+
+@dataclass(frozen=True)
+class Subject:
+    """A trained model, or a file of predictions."""
+
+    method: str
+    seed: int | None
+    splits: Mapping[str, Predictions]
+    versions: Mapping[str, Predictions] = field(default_factory=dict)  # calibrator → the test split with it
+    history: plots.History = ()
+
+    @property
+    def name(self) -> str:
+        return self.method if self.seed is None else f"{self.method}-seed{self.seed}"
+
+    @property
+    def test(self) -> Predictions | None:
+        """The first test set."""
+        return next((rows for split, rows in self.splits.items() if split.startswith("test")), None)
+
+    def calibrated(self, calibrator: str | None, rows: Predictions | None) -> Predictions | None:
+        """Rows with a calibrator such as "temperature (dev)"; None if it cannot be fitted."""
+        if calibrator in self.versions:
+            return self.versions[str(calibrator)]
+        found = re.fullmatch(r"(.+) \((dev|cross-fit)\)", calibrator or "")
+        held_out = self.splits.get(FITTED_ON[found[2]][0]) if found else None
+        if found is None or rows is None or held_out is None:
+            return None
+        with contextlib.suppress(EbmcalError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # few rows: the advice says so
+            return make_calibrator(found[1]).fit_predictions(held_out.labelled()).apply(rows)
+        return None
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Everything a report is made from; `document` is `results.json`."""
+
+    title: str
+    evaluation: "Evaluation"
+    subjects: list[Subject]
+    document: Mapping[str, Any] = field(default_factory=dict)
+    root: Path | None = None
+
+    @property
+    def first_seeds(self) -> list[Subject]:
+        """The first seed of each method."""
+        return list({subject.method: subject for subject in reversed(self.subjects)}.values())[::-1]
+
+    @property
+    def histories(self) -> list[tuple[str, plots.History]]:
+        return [(subject.method, subject.history) for subject in self.subjects]
+
+    def part(self, name: str) -> Mapping[str, Any]:
+        """An object of `results.json`, empty if it is absent."""
+        value = self.document.get(name)
+        return value if isinstance(value, Mapping) else {}
+
+    def read(self, name: str) -> str:
+        """A text file of the run directory, empty if it is absent."""
+        path = self.root / name if self.root else None
+        return path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
+
+    def noise_examples(self) -> Table:
+        path = RunDir(self.root).noise_examples if self.root else None
+        return tables.noise_examples(read_json(path) if path and path.exists() else [])
+
+    def energy_examples(self, subject: Subject, n: int = 5) -> Table:
+        """The test texts of lowest and highest energy of a model, compared with the baseline of the same seed."""
+        baseline = next((s for s in self.subjects if s.method == "baseline" and s.seed == subject.seed), subject)
+        before = None if baseline is subject else baseline.test
+        return tables.energy_examples(subject.test, before, n) if subject.test is not None else Table(pd.DataFrame())
+
+
+@dataclass(frozen=True)
+class Focus:
+    """The model that the report is about: the recommended one, otherwise the first."""
+
+    subject: Subject
+    calibrator: str | None
+    before: Predictions  # labelled rows of the test set
+    after: Predictions | None  # with the calibrator
+    is_recommended: bool
+
+    @property
+    def name(self) -> str:
+        return tables.row_name(self.subject.method, self.calibrator if self.after is not None else None)
+
+    @property
+    def rows(self) -> Predictions:
+        return self.before if self.after is None else self.after
+
+
+def find_focus(data: RunData) -> Focus | None:
+    """The recommended model with its labelled test rows; None if no model has any."""
+    key, trial = tables.recommended_key(data.evaluation), data.part("recommended").get("trial")
+    labelled = [s for s in data.subjects if s.test is not None and (s.test.labels >= 0).any()]
+    labelled.sort(key=lambda s: (key is None or s.method != key[0], s.name != trial))
+    for subject in labelled[:1]:
+        is_chosen = key is not None and subject.method == key[0]
+        calibrator = key[1] if key and is_chosen else next(iter(subject.versions), None)
+        after = subject.calibrated(calibrator, subject.test)
+        assert subject.test is not None
+        return Focus(subject, calibrator, subject.test.labelled(), after and after.labelled(), is_chosen)
+    return None
+
+
+def read_run(root: PathLike) -> RunData:
+    """Read a finished run directory; an `EbmcalError` if it is none or if a file is corrupt."""
+    run = RunDir(Path(root))
+    document, evaluation = read_results(run)
+    subjects = []
+    for trial in run.trials():
+        splits = {name: Predictions.read(run.predictions(trial, name)) for name in run.splits(trial) if name != "train"}
+        subjects.append(Subject(trial.method, trial.seed, splits, history=list(read_history(run.history(trial)))))
+    title = str(evaluation.meta.get("task") or run.root.resolve().name)
+    return RunData(title, evaluation, subjects, document, run.root)
+
+
+def read_results(run: RunDir) -> "tuple[dict[str, Any], Evaluation]":
+    """`results.json` and the evaluation in it."""
+    from ebmcal.evaluation import Evaluation
+
+    if not run.results.exists():
+        raise EbmcalError(
+            f"{run.root} has no results.json. Expected the output directory of a finished `ebmcal run`; for prediction "
+            "files use `ebmcal evaluate --report`."
+        )
+    document = read_json(run.results)
+    with error_context(run.results):
+        return document, Evaluation.from_json(document)
+
+
+def read_history(path: Path) -> Iterator[Mapping[str, Any]]:
+    """The entries of `history.jsonl`. A stopped run may leave an incomplete last line, which is skipped."""
+    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield json.loads(line)
+        except ValueError as error:
+            if number < len(lines):
+                raise EbmcalError(f"{path}, line {number} is not JSON: {error}. Delete it to skip it.") from error
 
 
 def write_report(run_dir: PathLike, path: PathLike | None = None) -> Path:
-    """Write the report of a run directory, to its `report.html` unless `path` is given; returns the path.
+    """Write the report of a finished run, to its `report.html` unless `path` is given; returns the path.
 
-    The report of an unfinished run lists what is missing; a corrupt file is an `EbmcalError` that names it.
-
-        ebmcal.write_report("runs/mine", "mine.html")
+    ebmcal.write_report("runs/mine", "mine.html")
     """
-    return write_page(path or RunDir(Path(run_dir)).report, build_page(read_run(run_dir)))
+    return page.write_page(path or RunDir(Path(run_dir)).report, build_page(read_run(run_dir)))
 
 
 def write_evaluation_report(evaluation: "Evaluation", path: PathLike, title: str = "Evaluation") -> Path:
@@ -80,31 +206,43 @@ def write_evaluation_report(evaluation: "Evaluation", path: PathLike, title: str
         rows = evaluation.predictions.get(tables.row_name(model, calibrator))
         if rows is not None:
             found.setdefault(model, {})[calibrator] = rows
-    subjects = [
-        Subject(name, given={"test": versions.pop(None)}, versions=versions)
-        for name, versions in found.items()
-        if None in versions
-    ]
-    return write_page(path, build_page(RunData(title, evaluation, tuple(subjects))))
+    subjects = [Subject(name, None, {"test": v.pop(None)}, v) for name, v in found.items() if None in v]
+    return page.write_page(path, build_page(RunData(title, evaluation, subjects)))
 
 
-def build_page(data: RunData) -> Page:
+def report_text(run_dir: PathLike, format: str) -> str:
+    """The tables of a run directory: "markdown" to paste, "json" for scripts."""
+    if format not in ("markdown", "json"):
+        raise unknown_name("report format", format, ("markdown", "json"))
+    data = read_run(run_dir)
+    if format == "json":
+        return json.dumps(data.evaluation.to_json(), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    sets = tables.list_test_sets(data.evaluation)
+    shown = [tables.summary_table(data.evaluation, verbose=True, test_set=name) for name in sets]
+    shown += [tables.comparison_table(data.evaluation), tables.detection_table(data.evaluation)]
+    for subject in data.subjects:
+        examples = data.energy_examples(subject, n=3)
+        shown.append(replace(examples, title=f"{subject.name}: lowest and highest energy"))
+    return "\n\n".join([f"# {data.title}", *(table.to_markdown() for table in shown if len(table))]) + "\n"
+
+
+def build_page(data: RunData) -> page.Page:
     """The page of a report: what everyone needs first, collapsed sections after it."""
     focus = find_focus(data)
     issues = data.document.get("label_issues")
     known = [issue for issue in issues if isinstance(issue, Mapping)] if isinstance(issues, list) else []
-    visible = {
+    visible: dict[str, Iterator[Block]] = {
         "": _first_screen(data, focus),
         "Can its confidence be trusted?": _reliability(focus),
         "Comparison of models": _comparison(data),
         "Errors": _errors(focus),
-        "Label issues": iter([examples.label_issue_table(known)] if known else []),
+        "Label issues": iter([tables.label_issue_table(known)] if known else []),
     }
-    collapsed = {
+    collapsed: dict[str, Iterator[Block]] = {
         "All results with intervals": _results(data),
         "Every model and metric": _models(data),
         "Differences between models": iter([tables.comparison_table(data.evaluation)]),
-        "OOD detection": iter([tables.detection_table(data.evaluation)]),
+        "OOD detection": iter([replace(tables.detection_table(data.evaluation), title="")]),
         "Reliability of every model": _every_reliability(data, focus),
         "Energies": _energies(data, focus),
         "Training": _training(data),
@@ -117,7 +255,7 @@ def build_page(data: RunData) -> Page:
         for title, blocks in (visible | collapsed).items()
         if (found := [block for block in blocks if not isinstance(block, Table) or len(block)])
     ]
-    return Page(data.title, _lead(data, focus), sections)
+    return page.Page(data.title, _lead(data, focus), sections)
 
 
 def _lead(data: RunData, focus: Focus | None) -> str:
@@ -136,14 +274,12 @@ def _lead(data: RunData, focus: Focus | None) -> str:
 
 
 def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
-    if data.missing:
-        yield Bullets(data.missing, "Not finished", is_warning=True)
     if focus is None:
         yield "There are no predictions for labelled test texts."
         return
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or data.evaluation.verdicts()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
-    yield Facts(list(_facts(focus, is_useful)), is_useful)
+    yield page.Facts(list(_facts(focus, is_useful)), is_useful)
     if sentences:
         yield Bullets(sentences, "What to do")
     if focus.is_recommended and data.root is not None:
@@ -153,7 +289,7 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
             ("Leave doubtful texts to people", f"ebmcal abstain {run} --data other_labelled.csv --max-error 0.05"),
         ]
-        yield Commands(items, "Commands")
+        yield page.Commands(items, "Commands")
     if focus.is_recommended:
         yield Note(_where_from(data, focus))
 
@@ -167,21 +303,20 @@ def _facts(focus: Focus, is_useful: bool) -> Iterator[Fact]:
         yield Fact(name, focus.name, _model_detail(focus))
     else:
         yield Fact("Model", focus.name, "the first of those evaluated")
-    detail = f"{right.sum():,} of {len(right):,} test texts right"
-    detail += f" (95% interval {low:.1%} to {high:.1%})"
+    detail = f"{right.sum():,} of {plural(len(right), 'test text')} right (95% interval {low:.1%} to {high:.1%})"
     yield Fact("Accuracy", f"{right.mean():.1%}", detail)
     yield Fact("Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows))
     level = next((level for level in LEVELS if (rows.confidence >= level).mean() >= 0.1), None)
     if level is not None:
         sure = rows.confidence >= level
-        detail = f"of the {sure.sum():,} test texts ({sure.mean():.0%}) answered with confidence {level:.0%} or more"
+        texts = "test text" if sure.sum() == 1 else f"{sure.sum():,} test texts"
+        detail = f"of the {texts} ({sure.mean():.0%}) answered with confidence {level:.0%} or more"
         yield Fact(f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail)
 
 
 def _model_detail(focus: Focus) -> str:
     seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
-    source = {"(dev)": "calibration rows", "(cross-fit)": "out-of-fold rows", "(train)": "training rows"}
-    fitted = next((rows for end, rows in source.items() if (focus.calibrator or "").endswith(end)), None)
+    fitted = next((rows for end, (_, rows) in FITTED_ON.items() if (focus.calibrator or "").endswith(f"({end})")), None)
     return f"confidence calibrated on {fitted}{seed}" if focus.after is not None and fitted else f"as trained{seed}"
 
 
@@ -196,13 +331,14 @@ def confidence_verdict(rows: Predictions) -> str:
     size = f"{points:.1f} points {'above' if gap.difference > 0 else 'below'} its accuracy"
     if gap.verdict:
         return f"{size}: the model is {'slightly ' if points < 2 else ''}{gap.verdict}"
-    return f"{size if points >= 0.05 else 'as high as its accuracy'}: no clear miscalibration on {len(rows):,} texts"
+    size = size if points >= 0.05 else "as high as its accuracy"
+    return f"{size}: no clear miscalibration on {plural(len(rows), 'text')}"
 
 
 def _where_from(data: RunData, focus: Focus) -> str:
     """Which rows the numbers come from, and which rows an abstention rule needs."""
     n_rows, kind = (data.part("advice").get(name) for name in ("n_rows", "rows"))
-    chosen = f"{n_rows:,} {kind} rows" if isinstance(n_rows, int) else f"{kind or 'calibration'} rows"
+    chosen = plural(n_rows, f"{kind} row") if isinstance(n_rows, int) else f"{kind or 'calibration'} rows"
     text = (
         f"Which model to use was decided on {chosen}. The boxes above and everything below come from test rows, which "
         "played no part in the decision, so the numbers differ."
@@ -212,7 +348,7 @@ def _where_from(data: RunData, focus: Focus) -> str:
         text += f" The boxes show the model of seed {focus.subject.seed}, the comparison the mean of {n_seeds} seeds."
     if (focus.calibrator or "").endswith("(cross-fit)"):
         text += (
-            " `ebmcal abstain` needs labelled texts that were used neither for training nor for calibration: the "
+            " ebmcal abstain needs labelled texts that were used neither for training nor for calibration: the "
             "out-of-fold rows of this run are training texts, and the command refuses them."
         )
     return text
@@ -227,15 +363,11 @@ def _reliability(focus: Focus | None) -> Iterator[Block]:
         shown = {"before calibration": focus.before, f"after {calibrator}": focus.after}
     yield (
         "A model can be trusted if, of the texts it answers with 80% confidence, 80% are right, and so on for every "
-        f"level. {focus.subject.method} on {focus.before.n_rows:,} test rows"
+        f"level. {focus.subject.method} on {plural(focus.before.n_rows, 'test row')}"
         + (", before and after calibration:" if len(shown) > 1 else ":")
     )
-    yield Pictures(
-        [
-            draw(name, "", "", partial(plots.reliability_diagram, rows, name=name), size=(4.6, 4.2), below=0.95)
-            for name, rows in shown.items()
-        ]
-    )
+    panels = {name: partial(plots.reliability_diagram, rows, name=name) for name, rows in shown.items()}
+    yield Pictures([draw(name, "", "", panel, size=(4.6, 4.2), below=0.95) for name, panel in panels.items()])
     yield Note(CAPTIONS["reliability"])
 
 
@@ -244,7 +376,7 @@ def _comparison(data: RunData) -> Iterator[Block]:
     if not sets:
         yield "No model has been evaluated yet."
     elif tables.recommended_key(data.evaluation):
-        yield "The recommended model is green. The best value of each column is bold."
+        yield "The recommended model is green. The best value of each column is bold and shaded."
     for name in sets:
         if len(sets) > 1:
             yield f"Test set {name}:"
@@ -258,20 +390,19 @@ def _errors(focus: Focus | None) -> Iterator[Block]:
     if rows.n_classes <= MOST_MATRIX_LABELS:
         side = 2.0 + 0.42 * rows.n_classes
         below = 0.55 if plots.has_long_names(rows.label_names) else 0.0
-        matrix = draw(
-            "confusion", "Confusion matrix", CAPTIONS["confusion"], partial(plots.confusion_matrix, rows),
-            size=(side + 1.6, side + below), below=below, left=1.5,
-        )  # fmt: skip
+        size, panel = (side + 1.6, side + below), partial(plots.confusion_matrix, rows)
+        matrix = draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, size=size, below=below, left=1.5)
         yield Pictures([matrix])
     else:
-        yield examples.confusion_table(rows)
-    yield examples.class_table(rows)
-    yield examples.confident_errors(rows)
+        yield tables.confusion_table(rows)
+    yield tables.class_table(rows)
+    yield tables.confident_errors(rows)
 
 
 def _results(data: RunData) -> Iterator[Block]:
     for name in tables.list_test_sets(data.evaluation):
-        yield f"Test set {name}, including calibrators fitted on the training rows:"
+        where = "" if name == "test" else f" on {name}"
+        yield f"Every model{where}, also with calibrators fitted on the training rows, which are too optimistic there."
         yield tables.summary_table(data.evaluation, verbose=True, test_set=name)
 
 
@@ -287,16 +418,16 @@ def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Block]:
     """All methods side by side, each label of the focus, out-of-fold rows, risk over coverage."""
     pictures: list[Picture] = []
     for split in tables.list_test_sets(data.evaluation):
-        named = {s.method: rows for s in data.first_seeds if (rows := s.read(split)) is not None}
-        title = "All methods as trained" + ("" if split == "test" else f", {split}")
+        named = {s.method: s.splits[split] for s in data.first_seeds if split in s.splits}
+        title = "Every method, before calibration" + ("" if split == "test" else f", {split}")
         pictures += _diagrams(f"reliability-{split}", title, named, size=(3.8, 3.9), below=0.85)
     if focus is not None:
-        before, after = focus.subject.read("out_of_fold"), focus.subject.calibrated(focus.calibrator, "out_of_fold")
-        named = {name: rows for name, rows in (("out of fold", before), ("calibrated", after)) if rows is not None}
+        before = focus.subject.splits.get("out_of_fold")
+        versions = {"out of fold": before, "calibrated": before and focus.subject.calibrated(focus.calibrator, before)}
+        named = {name: rows for name, rows in versions.items() if rows is not None}
         title = f"{focus.subject.name}: training rows, predicted by models trained without them"
         pictures += [*_diagrams("out-of-fold", title, named, size=(4.4, 4.2), below=0.95), _labels(focus)]
-    curves = {s.method: rows for s in data.first_seeds if (rows := s.read(s.test_set)) is not None}
-    if focus is not None:
+        curves = {s.method: s.test for s in data.first_seeds if s.test is not None}
         panels = [partial(plots.risk_coverage_curves, curves)]
         if any(rows.energies is not None for rows in curves.values()):
             panels.append(partial(plots.risk_coverage_curves, curves, by_energy=True))
@@ -307,9 +438,10 @@ def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Block]:
 
 
 def _diagrams(key: str, title: str, named: Mapping[str, Predictions], **size: Any) -> Iterator[Picture]:
+    """Reliability diagrams side by side; the first screen explains how to read them."""
     panels = [partial(plots.reliability_diagram, rows, name=name) for name, rows in named.items()]
     if panels:
-        yield draw(key, title, CAPTIONS["reliability"], *panels, **size)
+        yield draw(key, title, "", *panels, **size)
 
 
 def _labels(focus: Focus) -> Picture:
@@ -324,10 +456,9 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
     """Histogram and scatter of each method with energies, and example texts of one."""
     pictures, found = list[Picture](), dict[str, Subject]()
     for subject in data.first_seeds:
-        shown = [split for split in subject.splits if split.startswith(("test", "noise", "ood_"))]
-        test = subject.read(subject.test_set)
-        if test is not None and test.energies is not None:
-            named = {s.replace("ood_", "OOD: "): rows for s in shown if (rows := subject.read(s)) is not None}
+        test, shown = subject.test, [s for s in subject.splits if s.startswith(("test", "noise", "ood_"))]
+        if test is not None and test.energies is not None and subject.method != tables.FROZEN_PROBE:
+            named = {split.replace("ood_", "OOD: "): subject.splits[split] for split in shown}
             panels = [partial(plots.energy_histograms, named), partial(plots.entropy_against_energy, test)]
             caption = "" if pictures else CAPTIONS["energy"]
             pictures.append(draw(f"energy-{len(pictures)}", subject.name, caption, *panels))
@@ -341,16 +472,15 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
 
 
 def _training(data: RunData) -> Iterator[Block]:
-    histories = [(subject.method, subject.history) for subject in data.subjects]
     curves = {key: (f"{name} over training steps", name, "over_steps") for key, name in plots.ECES.items()}
     curves["noise_auroc"] = ("Noise AUROC over training steps", "noise AUROC", "noise_auroc")
     pictures: list[Picture] = []
     for key, (title, y, caption) in curves.items():
-        if series := plots.history_series(histories, key):
+        if series := plots.history_series(data.histories, key):
             panel = partial(plots.line_plot, series, x="step", y=y, markers=key != "noise_auroc")
             pictures.append(draw(key, title, CAPTIONS[caption], panel))
-    if plots.history_series(histories, "eval_ece_classwise", "eval_accuracy"):
-        panel = partial(plots.accuracy_against_ece, histories)
+    if plots.history_series(data.histories, "eval_ece_classwise", "eval_accuracy"):
+        panel = partial(plots.accuracy_against_ece, data.histories)
         pictures.append(draw("tradeoff", "Accuracy against ECE", CAPTIONS["tradeoff"], panel))
     for number, subject in enumerate(data.first_seeds):
         terms = {"terms of the loss": plots.loss_terms(subject.history), "mean energies": plots.ENERGIES}
@@ -372,10 +502,9 @@ def _training(data: RunData) -> Iterator[Block]:
 
 
 def _noise(data: RunData) -> Iterator[Block]:
-    histories = [(subject.method, subject.history) for subject in data.subjects]
-    yield examples.noise_auroc_table(histories, data.evaluation.detection, data.part("noise").get("reuse"))
-    yield examples.noise_source_table(data.part("noise"))
-    yield examples.noise_examples(data.noise_examples)
+    yield tables.noise_auroc_table(data.histories, data.evaluation.detection, data.part("noise").get("reuse"))
+    yield tables.noise_source_table(data.part("noise"))
+    yield data.noise_examples()
     yield from _listing(data, "noise", "Noise settings")
 
 
@@ -390,8 +519,8 @@ def _data(data: RunData) -> Iterator[Block]:
 def _settings(data: RunData) -> Iterator[Block]:
     yield from _listing(data, "versions", "Versions")
     yield from _listing(data, "fingerprints", "Fingerprints of the data")
-    if data.config:
-        yield Code(data.config, "config.yaml")
+    if config := data.read("config.yaml"):
+        yield Code(config, "config.yaml")
 
 
 def _listing(data: RunData, part: str, title: str) -> Iterator[Code]:
