@@ -15,7 +15,7 @@ from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import TemperatureScaling
 from ebmcal.predictions.arrays import softmax
 from ebmcal.selective import DISTANCES, SCORES, fit_distance
-from ebmcal.selective.guarantees import counts
+from ebmcal.selective.fitting import counts
 from ebmcal.selective.ood import TrainingFeatures, p_values
 
 N_DRAWS, N_ROWS, N_POPULATION = 150, 300, 10_000

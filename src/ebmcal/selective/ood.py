@@ -10,13 +10,24 @@ in-distribution text is flagged with probability at most `ood`, the false-positi
 import functools
 import hashlib
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.calibration import persistence
+from ebmcal.calibration.leakage import text_key
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
+from ebmcal.metrics import ood_scores
 from ebmcal.predictions import Predictions
+from ebmcal.run_dir import predictions_of_model, read_card
+from ebmcal.storage import PathLike
+
+if TYPE_CHECKING:
+    from ebmcal.model import Model
 
 N_NEIGHBOURS = 10
 #: Training texts of which features are stored, at most.
@@ -129,8 +140,6 @@ def cut_off(stored: np.ndarray, ood: float) -> tuple[float, int]:
 
 def energies_of(predictions: Predictions) -> np.ndarray:
     """Energies [n]: those of the predictions, else −logsumexp of their logits."""
-    from ebmcal.metrics import ood_scores
-
     return -ood_scores("energy", logits=predictions.logits, energies=predictions.energies)
 
 
@@ -215,3 +224,79 @@ class OodTest:
         ties = np.random.default_rng(seed).permutation(np.flatnonzero(scores == cut))
         allowed[ties[: rank - int(np.count_nonzero(self.stored > cut))]] = False
         return allowed
+
+
+def measure_distances(
+    model: "Model | PathLike", rows: Predictions, name: str, training: Any
+) -> tuple[Predictions, TrainingFeatures]:
+    """The rows with their distances to the training texts of a model, and the features of these texts."""
+    texts, (known, labels) = texts_of(rows, "held-out rows"), _training_texts(model, training, name)
+    if len(known) < N_NEIGHBOURS:
+        raise EbmcalError(
+            f"{len(known)} training texts are too few to measure distances; pass at least {N_NEIGHBOURS}, better "
+            f"hundreds (up to {MAX_TEXTS:,} are used)."
+        )
+    keys = {_key(text) for text in known}
+    is_new = np.array([_key(text) not in keys for text in texts])
+    if is_new.mean() < 0.9:
+        raise EbmcalError(
+            f"{(~is_new).sum():,} of the {len(texts):,} held-out texts are training texts, with distance 0, so new "
+            "texts would be flagged as OOD by mistake. Pass held-out rows that the model was not trained on."
+        )
+    featurize = load_model(model).features
+    chosen = np.linspace(0, len(known) - 1, min(MAX_TEXTS, len(known))).astype(int)
+    features = TrainingFeatures.of(featurize([known[i] for i in chosen]), labels[chosen])
+    far = fit_distance(name, features.features, features.labels)(featurize(texts))
+    rows = rows.replace(distances={name: far}, meta=rows.meta | {"distances": features.fingerprint})
+    return rows.rows(is_new), features
+
+
+def _training_texts(model: "Model | PathLike", training: Any, name: str) -> tuple[list[Any], np.ndarray]:
+    """The training texts and their labels (−1 = unknown): given, or those of the run that the model belongs to."""
+    folder = model_folder(model)
+    names = persistence.label_names(folder)
+    if training is None:
+        path = predictions_of_model(folder, "train")
+        if path is None:
+            raise EbmcalError(
+                f"{folder} does not belong to a run, so its training texts, from which distances are measured, are "
+                "unknown. Pass training (--training FILE), or use --ood-score energy."
+            )
+        training = Predictions.read(path, label_names=names)
+    if isinstance(training, Predictions):
+        return texts_of(training, "training rows"), training.labels
+    require_extra("train", "datasets")
+    from ebmcal.data import as_dataset
+
+    card, label_column = read_card(folder), "label" if name == "mahalanobis" else None
+    columns = {"text_column": card.get("text_column"), "text_pair_column": card.get("text_pair_column")}
+    rows = as_dataset(training, **columns, label_column=label_column, label_names=names)
+    texts = list(rows["text"])
+    if "text_pair" in rows.column_names:
+        texts = list(zip(texts, rows["text_pair"], strict=True))
+    return texts, np.asarray(rows["label"]) if label_column else np.full(len(texts), -1)
+
+
+def texts_of(rows: Predictions, what: str) -> list[Any]:
+    """The texts or pairs of predictions; an error if there are none."""
+    if rows.texts is None:
+        raise EbmcalError(f"Distances are measured from texts; the {what} have none (column text). Predict again.")
+    return rows.texts if rows.text_pairs is None else list(zip(rows.texts, rows.text_pairs, strict=True))
+
+
+def _key(text: Any) -> str:
+    return text_key(text) if isinstance(text, str) else text_key(*text)
+
+
+def model_folder(model: "Model | PathLike") -> Path:
+    """The directory of a model that is given as such or by its path."""
+    return persistence.check_model_dir(model) if isinstance(model, str | os.PathLike) else model.folder
+
+
+def load_model(model: "Model | PathLike") -> "Model":
+    if not isinstance(model, str | os.PathLike):
+        return model
+    require_extra("train", "torch", "transformers")
+    from ebmcal.model import load
+
+    return load(model)

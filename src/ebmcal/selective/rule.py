@@ -1,9 +1,8 @@
 """`AbstentionRule`: when to answer and when to abstain, which labels to offer, which texts are OOD.
 
-`fitting` creates one from labelled held-out predictions; `AbstentionRule.apply` applies it to others. On disk it is
-JSON plus arrays (calibration scores, training features): one JSON file, or, in a model directory, `ebmcal.json` (entry
-"abstention") and `abstention.npz`. A rule that was fitted for other weights or another calibrator than those of the
-directory is refused: its guarantee does not hold for them.
+On disk it is JSON plus arrays (calibration scores, training features): one JSON file, or, in a model directory,
+`ebmcal.json` (entry "abstention") and `abstention.npz`. A rule that was fitted for other weights or another calibrator
+than those of the directory is refused: its guarantee does not hold for them.
 """
 
 import base64
@@ -12,7 +11,7 @@ import io
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -21,7 +20,6 @@ from ebmcal.calibration.persistence import calibrator_fingerprint, check_model_d
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import CARD_FILE, read_card, update_card, weights_fingerprint
-from ebmcal.selective.guarantees import Guarantee, prediction_sets
 from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_json
 
@@ -86,12 +84,32 @@ def fit_score(name: str, predictions: Predictions) -> Score:
 
 
 @dataclass(frozen=True)
+class Guarantee:
+    """Answering where score ≥ `threshold` (everywhere if it is None) errs at most `max_error`, at this confidence."""
+
+    threshold: float | None
+    max_error: float
+    confidence: float
+    n_tested: int  # rows that tested the thresholds
+    n_answered: int  # of them, those above the threshold
+    n_wrong: int  # of those, the wrong ones
+    bound: float  # Clopper-Pearson: the error is below this at this confidence, had only this threshold been tested
+
+
+@dataclass(frozen=True)
 class LabelSets:
     """Sets that contain the true label with probability `coverage`, overall (split) or in each class."""
 
     kind: str
     coverage: float
     limits: tuple[float, ...]  # of 1 − P(y|x), for each class
+
+
+def prediction_sets(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
+    """Which labels are in each set [n, C]; the most probable one always is, which can only add coverage."""
+    inside = 1.0 - probs <= limits
+    inside[np.arange(len(probs)), probs.argmax(axis=1)] = True
+    return inside
 
 
 @dataclass(frozen=True, eq=False)
@@ -315,11 +333,9 @@ def save_rule(model_dir: PathLike, rule: AbstentionRule | None) -> None:
     update_card(folder, abstention=rule.to_json())
 
 
-class _Unset:
-    """The default of `read_rule`: the calibrator in the model directory."""
-
-
-def read_rule(model_dir: PathLike, calibrator: Calibrator | type[_Unset] | None = _Unset) -> AbstentionRule | None:
+def read_rule(
+    model_dir: PathLike, calibrator: Calibrator | Literal["stored"] | None = "stored"
+) -> AbstentionRule | None:
     """The rule of a model directory, or None; an error if it was fitted for other weights or another calibrator.
 
     With a `calibrator` other than the one in the directory, for which the rule was fitted, there is no rule.
@@ -337,5 +353,4 @@ def read_rule(model_dir: PathLike, calibrator: Calibrator | type[_Unset] | None 
                 f"The abstention rule in {where} was fitted for another {kind} than {folder} has now, so its guarantee "
                 f"does not hold. Fit it again: ebmcal abstain {folder} --predictions FILE."
             )
-    is_other = not isinstance(calibrator, type) and calibrator_fingerprint(calibrator) != stored
-    return None if is_other else rule
+    return rule if calibrator == "stored" or calibrator_fingerprint(calibrator) == stored else None
