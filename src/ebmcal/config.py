@@ -13,7 +13,7 @@ from pydantic_core import PydanticCustomError
 from ebmcal.data.tasks import find_task
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS
-from ebmcal.noise.setting import format_noise, parse_noise
+from ebmcal.noise.build import format_noise, parse_noise
 from ebmcal.training import recipe as defaults
 
 Names = list[str]
