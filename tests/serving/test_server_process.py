@@ -271,7 +271,7 @@ def test_invalid_models_and_options_are_refused(tmp_path, folder, capsys):
     (tmp_path / "config.json").write_text("{}")
     assert "safetensors" in refusal(capsys, "serve", tmp_path, "--port", 0)
     assert "max_texts must be at least 1, got 0" in refusal(capsys, "serve", folder, "--max-texts", 0)
-    assert "Choose another --port" in refusal(capsys, "serve", folder, "--port", 99999)
+    assert "--port: expected" in refusal(capsys, "serve", folder, "--port", 99999)
     assert "add --ui" in refusal(capsys, "serve", folder, "--baseline", folder)
 
 

@@ -1,12 +1,15 @@
-"""`ebmcal calibrate`: fit a calibrator on held-out rows; store it with a model or apply it to prediction files."""
+"""`ebmcal calibrate`: fit a calibrator on held-out rows. `ebmcal abstain`: fit a rule that answers or abstains.
+
+Both are stored with a model; without one, they are written to files for predictions of any classifier.
+"""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebmcal.cli.options import DataFile, LabelColumn, Normalize, PredictionsFile
-from ebmcal.errors import EbmcalError
+from ebmcal.cli.options import DataFile, LabelColumn, Normalize, PredictionsFile, check_outputs
+from ebmcal.errors import EbmcalError, require_extra
 
 if TYPE_CHECKING:
     from ebmcal.calibration import Calibrator
@@ -39,29 +42,6 @@ def calibrate(
     from ebmcal.calibration import apply_to_file, load_calibrator
     from ebmcal.calibration.persistence import check_model_dir
 
-    _check_options(model, predictions, data, fold, save, load, apply, output)
-    if load is not None:
-        fitted = load_calibrator(load)
-    elif model is None:
-        fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
-    else:
-        model = check_model_dir(model)
-        rows = predictions if data is None else predict_raw(model, data, label_column)
-        fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
-    if save is not None:
-        fitted.save(save)
-        typer.echo(f"Calibrator written to {save}.")
-    if apply is not None and output is not None:
-        done = apply_to_file(fitted, apply, output, normalize=normalize)
-        typer.echo(f"{done.n_rows:,} calibrated rows of {apply} written to {output}.")
-
-
-def _check_options(
-    model: Path | None, predictions: Path | None, data: Path | None, fold: bool, save: Path | None, load: Path | None,
-    apply: Path | None, output: Path | None,
-) -> None:  # fmt: skip
-    from ebmcal.storage import check_writable
-
     if sum(option is not None for option in (predictions, data, load)) != 1:
         raise EbmcalError("Pass exactly one of --predictions (to fit on), --data (texts to predict first) and --load.")
     if model is None and (data is not None or fold):
@@ -72,16 +52,39 @@ def _check_options(
         raise EbmcalError("--apply (the file to calibrate) and --output (the result) go together.")
     if model is None and apply is None and save is None:
         raise EbmcalError("Nothing to write: name a model directory, or pass --apply and --output, or --save.")
-    for option, path in (("--save", save), ("--output", output)):
-        if path is not None:
-            check_writable(path, option)
+    check_outputs({"--save": save, "--output": output})
+    if load is not None:
+        fitted = load_calibrator(load)
+    elif model is None:
+        fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
+    else:
+        model = check_model_dir(model)
+        rows = _rows(model, predictions, data, label_column)
+        fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
+    if save is not None:
+        fitted.save(save)
+        typer.echo(f"Calibrator written to {save}.")
+    if apply is not None and output is not None:
+        done = apply_to_file(fitted, apply, output, normalize=normalize)
+        typer.echo(f"{done.n_rows:,} calibrated rows of {apply} written to {output}.")
+
+
+def _rows(model: Path | None, predictions: Path | None, data: Path | None, label_column: str) -> "Predictions | Path":
+    """The predictions to fit on; those of labelled texts are computed, uncalibrated."""
+    if predictions is not None:
+        return predictions
+    require_extra("train", "torch", "transformers", "datasets")
+    from ebmcal.model import load
+
+    assert model is not None  # --data needs a model
+    return load(model).predict(data, label_column=label_column, calibrated=False, progress=None)
 
 
 def _fit_files(name: str, path: Path | None, allow_mismatch: bool, normalize: bool) -> "Calibrator":
     from ebmcal.calibration import fit_on_file, make_calibrator
     from ebmcal.calibration.persistence import nll_before_and_after
 
-    assert path is not None  # checked by _check_options
+    assert path is not None  # one of --predictions, --data and --load, and only the first without a model
     fitted = make_calibrator(name)
     rows = fit_on_file(fitted, path, normalize=normalize, allow_mismatch=allow_mismatch)
     _print_fit(fitted, rows.n_rows, *nll_before_and_after(fitted, rows))
@@ -89,19 +92,17 @@ def _fit_files(name: str, path: Path | None, allow_mismatch: bool, normalize: bo
 
 
 def _fit_model(
-    model: Path, rows: "Predictions | Path | None", name: str, fold: bool, allow_mismatch: bool, normalize: bool
+    model: Path, rows: "Predictions | Path", name: str, fold: bool, allow_mismatch: bool, normalize: bool
 ) -> "Calibrator":
     from ebmcal.calibration import calibrate_model
     from ebmcal.reports.model_card import write_model_card
     from ebmcal.run_dir import CARD_FILE, read_card
 
-    assert rows is not None  # checked by _check_options
     before = read_card(model)
     done = calibrate_model(model, rows, name, fold=fold, allow_mismatch=allow_mismatch, normalize=normalize)
     _print_fit(done.calibrator, done.n_rows, done.nll_before, done.nll_after)
-    replaced = before.get("calibrator")
-    if isinstance(replaced, dict):
-        typer.echo(f"Replaced the calibrator {replaced.get('calibrator')}.")
+    if isinstance(before.get("calibrator"), dict):
+        typer.echo(f"Replaced the calibrator {before['calibrator'].get('calibrator')}.")
     if done.folded:
         typer.echo(
             f"Divided {' and '.join(done.folded)} by the temperature: the model's own probabilities are calibrated "
@@ -124,11 +125,96 @@ def _print_fit(fitted: "Calibrator", n_rows: int, before: float, after: float) -
     typer.echo(f"{fitted.name}{note} fitted on {n_rows:,} rows: NLL {before:.4f} → {after:.4f} on these rows.")
 
 
-def predict_raw(model: Path, data: Path, label_column: str) -> "Predictions":
-    """Uncalibrated predictions of a model for a file of labelled texts."""
-    from ebmcal.errors import require_extra
+def abstain(
+    model: Annotated[
+        Path | None, typer.Argument(help="Model or run directory, which stores the rule. None: a rule for a file.")
+    ] = None,
+    predictions: PredictionsFile = None,
+    data: DataFile = None,
+    max_error: Annotated[float | None, typer.Option(help="Maximum share of wrong answers.")] = None,
+    confidence: Annotated[float, typer.Option(help="Probability that the error guarantee holds.")] = 0.9,
+    score: Annotated[str, typer.Option(help="Score of the threshold: confidence, energy or both.")] = "confidence",
+    coverage: Annotated[
+        float | None, typer.Option(help="Probability that a label set contains the true label.")
+    ] = None,
+    sets: Annotated[str, typer.Option(help="split, or class-conditional: coverage in each class.")] = "split",
+    ood: Annotated[
+        float | None,
+        typer.Option(help="Share of in-distribution texts that may be flagged as OOD; 0: no OOD test. [default: 0.05]"),
+    ] = None,
+    ood_score: Annotated[
+        str | None,
+        typer.Option(
+            help="knn, mahalanobis, energy or max_prob. [default: knn if training texts are known, else energy]"
+        ),
+    ] = None,
+    answer_ood: Annotated[bool, typer.Option("--answer-ood", help="Answer OOD texts as well.")] = False,
+    training: Annotated[
+        Path | None, typer.Option(help="Training texts for knn and mahalanobis. [default: those of the model's run]")
+    ] = None,
+    normalize: Normalize = False,
+    label_column: LabelColumn = "label",
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Also write the rule to this JSON file.")
+    ] = None,
+    evaluate: Annotated[
+        Path | None, typer.Option(help="Predictions for other labelled rows, on which to evaluate the rule.")
+    ] = None,
+) -> None:
+    """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
+    from ebmcal.calibration.persistence import check_model_dir
+    from ebmcal.run_dir import CARD_FILE
+    from ebmcal.selective import fit_abstention, save_rule
+    from ebmcal.selective.fitting import predictions_for_rule
 
-    require_extra("train", "torch", "transformers", "datasets")
-    from ebmcal.model import load
+    if (predictions is None) == (data is None):
+        raise EbmcalError("Pass exactly one of --predictions and --data (labelled texts, predicted first).")
+    if data is not None and model is None:
+        raise EbmcalError("--data needs a model: ebmcal abstain MODEL --data FILE …")
+    if model is None and output is None:
+        raise EbmcalError("Where should the rule be stored? Name a model directory, or a JSON file with --output.")
+    model = None if model is None else check_model_dir(model)
+    _check_rule_file(output)
+    rule = fit_abstention(
+        _rows(model, predictions, data, label_column), max_error=max_error, confidence=confidence, score=score,
+        coverage=coverage, sets=sets, ood=ood, ood_score=ood_score, answer_ood=answer_ood, model=model,
+        training=training, normalize=normalize,
+    )  # fmt: skip
+    lines = rule.describe()
+    if evaluate is not None:
+        others = predictions_for_rule(model, evaluate, rule, normalize=normalize)
+        lines += [f"On {evaluate}: {line}" for line in rule.evaluate(others)]
+    typer.echo("\n".join(lines))
+    if model is not None:
+        replaced = _describe_stored(model)
+        save_rule(model, rule)
+        typer.echo(f"{replaced}Stored in {model / CARD_FILE}.")
+    if output is not None:
+        rule.write(output)
+        typer.echo(f"Written to {output}.")
 
-    return load(model).predict(data, label_column=label_column, calibrated=False, progress=None)
+
+def _describe_stored(model: Path) -> str:
+    """A sentence about the rule that is about to be replaced; empty if there is none."""
+    from ebmcal.selective import read_rule
+
+    try:
+        stored = read_rule(model)
+    except EbmcalError:
+        return "Replaced a rule that was no longer valid. "
+    return "" if stored is None else f"Replaced the rule: {' '.join(stored.describe())} "
+
+
+def _check_rule_file(output: Path | None) -> None:
+    """Raise if the rule would replace a file that is not a rule."""
+    from ebmcal.selective import AbstentionRule
+
+    check_outputs({"--output": output})
+    if output is not None and output.suffix != ".json":
+        raise EbmcalError(f"--output {output}: expected a .json file.")
+    if output is not None and output.exists():
+        try:
+            AbstentionRule.read(output)
+        except EbmcalError as error:
+            problem = f"--output {output} exists and is not an abstention rule."
+            raise EbmcalError(f"{problem} Choose another name.") from error

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel, Field
 from pydantic_core import from_json
 
-from ebmcal.data.columns import INK
+from ebmcal.data.files import INK
 from ebmcal.errors import EbmcalError
 from ebmcal.serving import Limits
 from ebmcal.serving.batcher import Text

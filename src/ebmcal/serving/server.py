@@ -98,13 +98,15 @@ def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
 
 def bound_socket(host: str, port: int) -> socket.socket:
     """A bound socket; created before the model is loaded, so that a port in use is reported at once."""
+    if not 0 <= port <= 65535:
+        raise EbmcalError(f"--port: expected a number from 0 (a free port) to 65535, got {port}.")
     try:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         listening = socket.create_server((host, port), family=family, backlog=LISTEN_BACKLOG)
         # asyncio sets this only on sockets it created itself; without it, each response is delayed by 40 ms.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         return listening
-    except (OSError, OverflowError) as error:
+    except OSError as error:
         raise EbmcalError(f"Cannot serve at {host}:{port}: {error}. Choose another --port or --host.") from error
 
 
