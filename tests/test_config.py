@@ -50,8 +50,8 @@ def test_all_mistakes_are_reported_at_once():
         ("a: [1\n", "not valid YAML"),
         ("a: &x [1]\nb: *x\n", "aliases are not supported"),
         ("x: " + "[" * 5000, "not valid YAML"),
-        ("methods: [" + "a," * 20_000 + "]", "more than 10,000 entries"),
-        ("x" * 2_000_000, "characters"),
+        ("methods: [" + "a," * 20_000 + "]", "characters"),
+        ("x" * 200_000, "characters"),
     ],
     ids=["duplicate", "list", "broken", "alias", "nested", "many", "long"],
 )
@@ -72,7 +72,7 @@ def test_an_alias_bomb_is_refused(tmp_path):
     [
         ({"steps": 5, "epochs": 1}, "either steps or epochs"),
         ({"task": "sst2", "train": "a.csv"}, "either a task or a training file"),
-        ({"calibration": "cross-fit", "folds": 1}, "at least 2"),
+        ({"calibration": "cross-fit", "folds": 1}, "greater than or equal to 2"),
         ({"encoding": "hex"}, "Unknown encoding"),
         ({"ood": {"my books": "x.csv"}}, "letters, digits"),
         ({"recipe": "published"}, "one of the paper's tasks"),
