@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 import ebmcal
-from ebmcal.prediction import job
+from ebmcal import bulk_prediction
 from ebmcal.progress import Reporter
 from timing import draw_texts, publish
 
@@ -66,7 +66,7 @@ class Stopwatch(Reporter):
 
 def run_ebmcal(model: Path, source: Path, output: Path, **options) -> tuple[np.ndarray, float]:
     watch = Stopwatch()
-    job.make_reporter = lambda progress: watch
+    bulk_prediction.make_reporter = lambda progress: watch
     ebmcal.predict_file(ebmcal.load(model), source, output, **options)
     return ebmcal.Predictions.read(output, labels_required=False).probs, watch.rows_per_second()
 

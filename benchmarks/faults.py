@@ -43,8 +43,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 import numpy as np
 
 import ebmcal
+from ebmcal.bulk_prediction import rows as bulk_rows
 from ebmcal.cli import main
-from ebmcal.prediction import reading
 from small_runs import rows, write_csv
 from tiny_models import SENTENCES, save_encoder
 
@@ -477,7 +477,7 @@ def inject(minutes: float, seed: int, only: str | None) -> int:
     import torch
 
     torch.set_num_threads(1)
-    reading.CHUNK_ROWS = 128  # more chunks to be killed between
+    bulk_rows.CHUNK_ROWS = 128  # more chunks to be killed between
     for module in pkgutil.walk_packages(ebmcal.__path__, "ebmcal."):
         if module.name != "ebmcal.__main__":
             importlib.import_module(module.name)

@@ -32,7 +32,7 @@ _MODULES = {
     "monitoring": ("monitor",),
     "noise": ("generate_noise",),
     "pipeline.cross_fit": ("cross_fit",),
-    "prediction": ("predict_file",),
+    "bulk_prediction": ("predict_file",),
     "predictions": ("Predictions",),
     "reports": ("write_report",),
     "robustness": ("evaluate_robustness",),
@@ -54,7 +54,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.monitoring import monitor
     from ebmcal.noise import generate_noise
     from ebmcal.pipeline.cross_fit import cross_fit
-    from ebmcal.prediction import predict_file
+    from ebmcal.bulk_prediction import predict_file
     from ebmcal.predictions import Predictions
     from ebmcal.reports import write_report
     from ebmcal.robustness import evaluate_robustness

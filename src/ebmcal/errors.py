@@ -46,7 +46,8 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:
     Unknown method 'hiden'. Did you mean 'hidden'? Available: hidden, scalar.
     """
     allowed = list(allowed)
-    close = difflib.get_close_matches(name, allowed, n=3, cutoff=0.5)
+    plain = {option.casefold(): option for option in reversed(allowed)}
+    close = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.5)]
     guess = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
     return EbmcalError(f"Unknown {kind} {name!r}.{guess} Available: {', '.join(allowed)}.")
 
@@ -59,3 +60,12 @@ def require_extra(extra: str, *modules: str) -> None:
             f"This needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
             f"Install with: pip install 'ebmcal[{extra}]'"
         )
+
+
+def plural(n: int, noun: str) -> str:
+    """A count with its noun.
+
+    >>> plural(1, "row"), plural(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{n:,} {noun}{'' if n == 1 else 's'}"

@@ -59,6 +59,16 @@ class RunDir:
 
     root: Path
 
+    def check(self) -> None:
+        """Raise if the directory holds something other than a run."""
+        allowed = {".lock", "log.txt", "data", "cache"}
+        names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
+        if any(name not in allowed and not name.endswith(".tmp") for name in names) and "config.yaml" not in names:
+            raise EbmcalError(
+                f"The output directory {self.root} is not empty and is not a run directory (no config.yaml). "
+                "Use another --output."
+            )
+
     @property
     def config(self) -> Path:
         return self.root / "config.yaml"

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebmcal.config import RunConfig, load_config
+from ebmcal.data import DataConfig, check_sources
+from ebmcal.data.files import check_file
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
 from ebmcal.run_dir import RunDir, Trial
-from ebmcal.storage import TemporaryDirectory, read_json
+from ebmcal.storage import TemporaryDirectory, locked, read_json
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -226,13 +228,26 @@ def _divide(data: Mapping[str, Data]) -> tuple[dict[str, Any], dict[str, Any]]:
 def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, progress: bool | None = None) -> Run:
     """`run` with a complete config; `in_memory` holds data that is not in files."""
     require_extra("train", "torch", "transformers", "datasets")
-    from ebmcal.pipeline import run_stages
-
     owner = None
     if config.output is None:
         owner = TemporaryDirectory()
         config = config.model_copy(update={"output": owner.path / "run", "cache_dir": owner.path / "cache"})
     assert config.output is not None
     output = config.output.expanduser()
+    _check(config, output, in_memory or {})
+    from ebmcal.pipeline import run_stages  # imports torch, which takes seconds
+
     run_stages(config.model_copy(update={"output": output}), make_reporter(progress, RunDir(output).log), in_memory)
     return Run(output, owner)
+
+
+def _check(config: RunConfig, output: Path, in_memory: Mapping[str, Any]) -> None:
+    """Raise for what is wrong with files, columns and the output directory; takes milliseconds."""
+    if not in_memory and not config.hub:
+        check_sources(DataConfig.from_run(config, {}))
+    for path in config.ood.values():
+        check_file(Path(path).expanduser())
+    RunDir(output).check()
+    if os.environ.get("RANK", "0") == "0":  # other processes of a distributed run do not lock it
+        with locked(output):
+            pass

@@ -53,19 +53,19 @@ def test_nothing_is_dropped_silently(irregular):
 def test_messages_say_what_was_found_and_done(irregular):
     shown = audit_messages(irregular)
     for expected in (
-        "train: 1 row with too many fields: left out (line 102).",
-        "train: 1 row without a label: left out (line 7).",
-        "train: 1 text is empty: kept; remove empty texts if they carry no information (line 5).",
-        "train: 2 texts occur more than once: kept, copies stay in the same split (lines 10, 12).",
-        "train: 1 text has another label than an earlier copy: kept; check the labels (line 12).",
-        "test: 1 text is also in train: kept, so results on test may be too good (line 2).",
-        "test: only 2 rows: an accuracy measured on them is uncertain by up to ±69 points.",
+        "train: 1 row with too many fields: left out (line 102 of train.csv)",
+        "train: 1 row with no label: left out (line 7 of train.csv)",
+        "train: 1 row with an empty text: kept; remove them if they carry no information (line 5 of train.csv)",
+        "train: 2 rows with the text of an earlier row: kept, copies stay in one split (lines 10, 12 of train.csv)",
+        "train: 1 row with the text of an earlier row but another label: kept; check the labels (line 12 of train.csv)",
+        "test: 1 row with a text that is also in train: kept, so results on test may be too good (line 2 of test.csv)",
+        "test: only 2 rows: an accuracy measured on so few is uncertain by up to ±69 points",
     ):
-        assert expected in shown
+        assert f"{expected}." in shown
     (encoding,) = [message for message in shown if "not UTF-8" in message]
     assert "1 row with characters that are not UTF-8: replaced" in encoding
     assert "--encoding latin-1" in encoding
-    assert "(line 103)" in encoding
+    assert "(line 103 of train.csv)" in encoding
 
 
 def test_regular_data_has_no_messages(tmp_path):
@@ -84,24 +84,26 @@ def test_repeated_ids_are_reported(tmp_path):
     rows = [(f"text {i}", "ab"[i % 2], f"k{max(i, 2)}") for i in range(60)]
     path = write_csv(tmp_path / "texts.csv", rows, ("text", "label", "key"))
     shown = audit_messages(load_task(DataConfig(train=path, id_column="key"), tmp_path / "cache").audit)
-    assert "train: 2 rows with the id of an earlier row: kept, but rows cannot be matched by id (lines 3, 4)." in shown
+    assert (
+        "train: 2 rows with the id of an earlier row: kept, but rows cannot be matched by id (lines 3, 4 of texts.csv)."
+        in shown
+    )
 
 
 def test_labels_with_several_spellings_or_no_meaning(tmp_path):
     labels = ["pos", "neg"] * 40 + ["Pos", "NaN", "neg "] * 8
     shown = "\n".join(messages([(f"text {i}", label) for i, label in enumerate(labels)], tmp_path))
-    assert "'Pos' (6 rows) and 'pos' (32 rows) differ only in spelling: kept as separate classes." in shown
+    assert "'Pos' (6 rows) may be the same label as 'pos' (32 rows): kept as separate classes." in shown
     assert "'NaN' (6 rows) is kept as a class. If it means no label, leave the field empty." in shown
-    assert "train: 8 labels with surrounding spaces: spaces removed" in shown
+    assert "train: 8 rows with spaces around the label: removed" in shown
 
 
 def test_likely_misspelt_and_rare_labels(tmp_path):
     labels = ["complaint"] * 80 + ["praise"] * 80 + ["complant", "question"]
     shown = messages([(f"text {i}", label) for i, label in enumerate(labels)], tmp_path)
-    misspelt = [message for message in shown if "misspelt" in message]
-    assert misspelt == [
-        "labels: 'complant' (1 row) may be a misspelt 'complaint' (64 rows): kept as a separate class. "
-        "If so, correct it."
+    assert [message for message in shown if "may be" in message] == [
+        "labels: 'complant' (1 row) may be the same label as 'complaint' (64 rows): kept as separate classes. "
+        "If so, spell them alike."
     ]
     (rare,) = [message for message in shown if "fewer than 5" in message]
     assert "2 with fewer than 5 training rows, 'complant' (1 row), 'question' (1 row): kept, but too rare" in rare

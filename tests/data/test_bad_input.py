@@ -1,12 +1,15 @@
 """Bad input: each mistake is refused before any work, with a message that says what is wrong and what to do."""
 
 import json
+import re
+import subprocess
+import sys
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebmcal.data import DataConfig, as_dataset, load_task
+from ebmcal.data import DataConfig, load_task
 from ebmcal.errors import EbmcalError
 
 GOOD = "text,label\n" + "".join(f"text {i},{'ab'[i % 2]}\n" for i in range(60))
@@ -69,7 +72,7 @@ CASES = [
     ({"task": "rte", "data_dir": "GLUE", "text_column": "a"}, "text_column: only for your own files, but task is rte"),
     ({"task": "rte", "data_dir": "GLUE", "calibration": "train.csv"}, "calibration: only for your own files"),
     ({"train": "trian.csv"}, "does not exist. Did you mean 'train.csv'"),
-    ({"train": "nowhere/train.csv"}, "Neither does its directory"),
+    ({"train": "nowhere/train.csv"}, "Its directory is empty or missing"),
     ({"train": "x" * 300 + ".csv"}, "cannot be read"),
     ({"train": "folder.csv"}, "is a directory"),
     ({"train": "GLUE"}, "is a directory"),
@@ -81,12 +84,12 @@ CASES = [
     ({"train": "blank.csv"}, "is empty; expected a first line"),
     ({"train": "blank.jsonl"}, "is empty; expected one JSON object"),
     ({"train": "header_only.csv"}, "no rows to read"),
-    ({"train": "all_broken.csv"}, "2 were left out: too few fields, too many fields"),
+    ({"train": "all_broken.csv"}, "2 left out: too few fields, too many fields"),
     ({"train": "train.csv", "text_column": "txt"}, "Unknown column 'txt'. Did you mean 'text'.*Available: text, label"),
     ({"train": "train.csv", "label_column": "lable"}, "Did you mean 'label'.*with label_column"),
     ({"train": "train.csv", "text_pair_column": "text2"}, "Unknown column 'text2'"),
     ({"train": "train.csv", "text_column": "text", "text_pair_column": "text"}, "use two columns"),
-    ({"train": "train.csv", "label_column": "text"}, "'text' was given as text_column and label_column"),
+    ({"train": "train.csv", "label_column": "text"}, "'text' was given twice, also as label_column"),
     ({"train": "train.csv", "id_column": "idd"}, "Unknown column 'idd'.*with id_column"),
     ({"train": "columns.csv"}, "Unknown column 'text'. Available: id, words, label. Name the right one with text_col"),
     ({"train": "twice.csv"}, "2 columns are named 'label'"),
@@ -96,20 +99,20 @@ CASES = [
     ({"train": "empty_texts.csv"}, "train data .*empty_texts.csv: All texts are empty"),
     ({"train": "many_labels.csv"}, "1,500 distinct values"),
     ({"train": "tiny.csv"}, "2 distinct texts, too few to split"),
-    ({"train": "same.csv"}, "1 distinct texts, too few to split .copies of a text stay together"),
+    ({"train": "same.csv"}, "1 distinct text, too few to split .copies of a text stay together"),
     (
         {"train": "train.csv", "test": "unseen.csv"},
-        "test data .*unseen.csv: the label 'c' .2 rows, first in line 3. is",
+        "test data .*unseen.csv: label 'c' .2 rows, first in line 3.: not in",
     ),
-    ({"train": "train.csv", "calibration": "unseen.csv"}, "calibration data .*unseen.csv: the label 'c'"),
-    ({"train": "train.csv", "test": "upper.csv"}, "the label 'B' .1 row, first in line 3. is .*Did you mean 'b'"),
+    ({"train": "train.csv", "calibration": "unseen.csv"}, "calibration data .*unseen.csv: label 'c'"),
+    ({"train": "train.csv", "test": "upper.csv"}, "label 'B' .1 row, first in line 3.: .*Did you mean 'b'"),
     ({"train": "train.csv", "test": "trian.csv"}, "test data: .*does not exist"),
     ({"train": "train.csv", "test": "header_only.csv"}, "test data .*no rows to read"),
-    ({"train": "train.csv", "max_train_rows": 1}, "too few for 2 classes"),
+    ({"train": "train.csv", "max_train_rows": 1}, "1 row cannot hold 2 classes"),
     ({"train": "train.csv", "encoding": "utf-9"}, "Unknown encoding 'utf-9'"),
     ({"train": "list.jsonl"}, "line 1: a JSON list"),
     ({"train": "nested.jsonl"}, "nested.jsonl: Column 'text' has an object at line 1"),
-    ({"train": "nested.parquet"}, "has type list"),
+    ({"train": "nested.parquet"}, "Column 'text' has a list at row 0"),
     ({"train": "fake.parquet"}, "not a complete Parquet file"),
     ({"train": "unicode.csv"}, "not UTF-8"),
     ({"train": "header_quote.csv"}, "header line has unmatched quotes"),
@@ -138,9 +141,43 @@ def test_pairs_and_single_texts_cannot_be_mixed(folder):
 
 
 @pytest.mark.parametrize(
-    ("name", "message"),
-    [("trian.csv", "Did you mean"), ("header_only.csv", "no rows"), ("folder.csv", "is a directory")],
+    ("header", "words"),
+    [
+        (
+            "txt,label",
+            "Unknown column 'text'. Did you mean 'txt'? Available: txt, label. Name the right one",
+        ),
+        ("TEXT,LABEL", "Unknown column 'text'. Did you mean 'TEXT'?"),
+        ("text,lable", "Unknown column 'label'. Did you mean 'lable'?"),
+        ("text;Labels", "Unknown column 'label'. Did you mean 'Labels'?"),
+    ],
 )
-def test_as_dataset_refuses_the_same(folder, name, message):
-    with pytest.raises(EbmcalError, match=message):
-        as_dataset(folder / name)
+def test_default_columns_that_are_missing_are_guessed(header, words, tmp_path):
+    (tmp_path / "a.csv").write_text(f"{header}\n{header}\n")
+    with pytest.raises(EbmcalError, match=re.escape(words)):
+        load_task(DataConfig(train=tmp_path / "a.csv"), tmp_path / "cache")
+
+
+def test_a_run_reports_bad_files_and_outputs_before_it_imports_torch_or_writes(folder):
+    """In a fresh process: the message, whether torch was imported, whether the output directory exists."""
+    (folder / "txt.csv").write_text(GOOD.replace("text,label", "txt,label"))
+    (folder / "file").write_text("")
+    code = """
+import sys
+from pathlib import Path
+from ebmcal import storage
+from ebmcal.cli import main
+Path("busy").mkdir()
+lock = storage.FileLock("busy/.lock")
+lock.acquire()
+for train, output in [("txt.csv", "run"), ("missing.csv", "run"), ("train.csv", "GLUE"), ("train.csv", "busy"),
+                      ("train.csv", "file/run")]:
+    try:
+        main(["run", "--train", train, "--output", output])
+    except SystemExit:
+        print("torch" in sys.modules, Path("run").exists())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
+    assert done.stdout.splitlines() == ["False False"] * 5, done.stderr
+    expected = ["'txt'", "missing.csv does not exist", "GLUE is not empty", "busy is in use", "file/run"]
+    assert all(words in line for words, line in zip(expected, done.stderr.splitlines(), strict=True)), done.stderr

@@ -10,9 +10,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebmcal.data import as_dataset
-from ebmcal.data.columns import Columns
-from ebmcal.data.tables import TableSource, store_table
+from ebmcal.data import as_dataset, store_table
+from ebmcal.data.files import Columns, TableSource
 from ebmcal.errors import EbmcalError
 
 LABELLED = Columns("text", None, "label")
@@ -42,8 +41,7 @@ def test_csv_with_quotes_commas_and_line_breaks_in_fields(tmp_path):
     assert rows["text"] == ["one, two", 'say "hi"', "two\nlines", "last"]
     assert rows["place"] == [2, 3, 4, 6]
     assert rows["id"] == ["0", "1", "2", "3"]
-    assert info["notes"] == {"rows that span several lines": {"count": 1, "first": [4]}}
-    assert info["left_out"] == {}
+    assert info["left_out"] == info["notes"] == {}
 
 
 @pytest.mark.parametrize("text", ["NA", "null", "None", "nan", "N/A", "", "1", "1.0", "007", "true", "-inf", "#N/A"])
@@ -61,25 +59,11 @@ def test_texts_that_look_like_other_values_stay_texts(text, suffix, tmp_path):
     assert texts_of(path) == [text, "other"]
 
 
-@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
-def test_any_line_ending(end, tmp_path):
-    rows, _ = read(write(tmp_path, "a.csv", f"text,label{end}one,x{end}two,y"))
-    assert (rows["text"], rows["label"]) == (["one", "two"], ["x", "y"])
-
-
 def test_mixed_line_endings_bom_and_blank_lines(tmp_path):
     rows, info = read(write(tmp_path, "a.csv", b"\xef\xbb\xbf\n\ntext,label\r\none,x\ntwo,y\rthree,x\n\n"))
     assert rows["text"] == ["one", "two", "three"]
     assert rows["place"] == [4, 5, 6]
-    assert info["notes"]["blank lines"]["count"] >= 1
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_json_with_bom(name, tmp_path):
-    content = '{"text": "a", "label": 1}\n{"text": "b", "label": 0}\n'
-    if name == "a.json":
-        content = "[" + content.strip().replace("\n", ",") + "]"
-    assert texts_of(write(tmp_path, name, b"\xef\xbb\xbf" + content.encode())) == ["a", "b"]
+    assert info["notes"] == {}
 
 
 def test_unicode_line_separators_do_not_end_a_row(tmp_path):
@@ -104,8 +88,10 @@ def test_unmatched_quotes_are_left_out_and_lines_they_join_are_counted(tmp_path)
         write(tmp_path, "a.csv", 'text,label\n"he "said" so",x\none,y\n"two,x\nthree,y\n"four",x\nend,y\n')
     )
     assert rows["text"] == ["one", "end"]
-    assert info["left_out"] == {"unmatched quotes": {"count": 2, "first": [2, 4]}}
-    assert info["notes"] == {"lines joined by unmatched quotes": {"count": 3, "first": [4]}}
+    assert info["left_out"] == {
+        "unmatched quotes": {"count": 1, "first": [2]},
+        "unmatched quotes that join several lines": {"count": 1, "first": [4]},
+    }
 
 
 def test_a_quote_that_is_never_closed_is_an_error_with_its_line(tmp_path):
@@ -142,19 +128,8 @@ def test_lone_surrogates_in_json_escapes_are_replaced(tmp_path):
     assert set(info["cleaned"]) == {"NUL characters", "characters that are not UTF-8"}
 
 
-def test_texts_of_500_000_characters(tmp_path):
-    long = "word " * 100_000
-    files = {
-        "a.csv": f"text,label\n{long},x\n",
-        "a.tsv": f'text\tlabel\n"{long}"\tx\n',
-        "a.jsonl": json.dumps({"text": long, "label": "x"}),
-    }
-    for name, content in files.items():
-        assert texts_of(write(tmp_path, name, content)) == [long]
-
-
 ODD = [
-    "<script>alert(1)</script> <img src=x>", "long " * 20_000, "x" * 100_000, "a NUL \0 inside", "\ufeffa BOM inside",
+    "<script>alert(1)</script> <img src=x>", "long " * 20_000, "x" * 500_000, "a NUL \0 inside", "\ufeffa BOM inside",
     "two\r\nlines\rand\nmore", "\u202eright to left\u202c and \u200f marks \u200b\u2028\u2029", "e\u0301" * 50,
     "👩‍👩‍👧‍👦 🏳️‍🌈 \U0010ffff \ufffe", "tab\there, \"quotes\", 'more', {{ braces }} & %s \\n",
     "=HYPERLINK(1)", " ", "NA",
@@ -233,16 +208,6 @@ def test_json_that_is_no_table(content, tmp_path):
         texts_of(write(tmp_path, "a.json", content))
 
 
-def test_nested_fields(tmp_path):
-    rows = [{"id": i, "meta": {"label": label}, "turns": [{"text": text}]} for i, (text, label) in enumerate(ROWS)]
-    path = write(tmp_path, "a.jsonl", "".join(json.dumps(row) + "\n" for row in [*rows, {"turns": []}]))
-    stored, info = read(path, Columns("turns.0.text", None, "meta.label"))
-    assert (stored["text"], stored["label"]) == ([text for text, _ in ROWS], ["good", "bad"])
-    assert info["left_out"] == {"too few fields": {"count": 1, "first": [3]}}
-    with pytest.raises(EbmcalError, match=r"Unknown column 'meta.lable'. Did you mean 'meta.label'"):
-        read(path, Columns("turns.0.text", None, "meta.lable"))
-
-
 def test_jsonl_types_missing_keys_and_blank_lines(tmp_path):
     values = [
         {"text": 3.5, "label": 1},
@@ -287,10 +252,10 @@ def test_parquet_types(tmp_path):
     assert (rows["text"], rows["text_pair"], rows["label"]) == (["a", "", "c"], ["1", "2", "3"], ["1", None, None])
 
 
-@pytest.mark.parametrize("kind", [pa.list_(pa.string()), pa.struct([("a", pa.string())]), pa.binary()])
-def test_parquet_columns_that_are_no_text(kind, tmp_path):
-    pq.write_table(pa.table({"text": pa.array([None], type=kind), "label": [0]}), tmp_path / "a.parquet")
-    with pytest.raises(EbmcalError, match=r"a.parquet: Column 'text' has type"):
+@pytest.mark.parametrize("value", [["a"], {"a": "b"}, b"a"])
+def test_parquet_columns_that_are_no_text(value, tmp_path):
+    pq.write_table(pa.table({"text": [value], "label": [0]}), tmp_path / "a.parquet")
+    with pytest.raises(EbmcalError, match=r"a.parquet: Column 'text' has (a list|an object|binary data) at row 0"):
         read(tmp_path / "a.parquet")
 
 
@@ -298,14 +263,6 @@ def test_parquet_columns_that_are_no_text(kind, tmp_path):
 def test_a_truncated_parquet_file(keep, tmp_path):
     pq.write_table(pa.table({"text": ["a"] * 50, "label": np.arange(50)}), tmp_path / "whole.parquet")
     path = write(tmp_path, "a.parquet", (tmp_path / "whole.parquet").read_bytes()[:keep])
-    with pytest.raises(EbmcalError, match="not a complete Parquet file"):
-        read(path)
-
-
-def test_a_column_name_that_is_no_utf8(tmp_path):
-    whole = pa.table({"text": ["a"], "label": [0], "other": [1]})
-    pq.write_table(whole, tmp_path / "whole.parquet", store_schema=False)
-    path = write(tmp_path, "a.parquet", (tmp_path / "whole.parquet").read_bytes().replace(b"other", b"oth\xe5r"))
     with pytest.raises(EbmcalError, match="not a complete Parquet file"):
         read(path)
 

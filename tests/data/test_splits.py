@@ -6,18 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ebmcal.data import stratified_folds, stratified_split, stratified_subset
-from ebmcal.data.splits import halves
 from ebmcal.errors import EbmcalError
 
 KEYS = np.random.default_rng(0).integers(0, 2**63, 5000).astype(np.uint64)
 LABELS = np.random.default_rng(1).choice(4, 5000, p=[0.6, 0.3, 0.08, 0.02])
-
-
-@pytest.mark.parametrize("n", [0, 1, 2, 277])
-def test_halves_keep_every_row_once(n):
-    first, last = halves(n)
-    assert np.concatenate([first, last]).tolist() == list(range(n))
-    assert len(first) == n // 2
 
 
 def test_a_split_keeps_every_row_once_and_the_label_shares():
@@ -49,13 +41,6 @@ def test_equal_texts_stay_in_one_part():
     assert sum(len(part) for part in parts) == len(set.union(*parts))
 
 
-def test_many_small_classes_still_get_a_test_split():
-    labels = np.repeat(np.arange(100), 4)
-    parts = stratified_split(KEYS[:400], labels, (0.1, 0.1), seed=0)
-    assert [len(p) for p in parts] == [320, 40, 40]
-    assert set(labels[parts[0]]) == set(range(100))
-
-
 def test_a_subset_is_stratified_nested_and_in_order():
     small = stratified_subset(KEYS, LABELS, 100, seed=0)
     large = stratified_subset(KEYS, LABELS, 1000, seed=0)
@@ -68,7 +53,7 @@ def test_a_subset_is_stratified_nested_and_in_order():
 def test_a_subset_keeps_every_class_or_refuses():
     labels = np.array([0] * 997 + [1, 2, 3])
     assert set(labels[stratified_subset(KEYS[:1000], labels, 4, seed=0)]) == {0, 1, 2, 3}
-    with pytest.raises(EbmcalError, match="3 rows are too few for 4 classes"):
+    with pytest.raises(EbmcalError, match="3 rows cannot hold 4 classes"):
         stratified_subset(KEYS[:1000], labels, 3, seed=0)
     assert len(stratified_subset(KEYS[:1000], labels, 3, seed=0, every_class=False)) == 3
 
@@ -88,13 +73,6 @@ def test_folds_keep_copies_together_and_do_not_depend_on_the_row_order():
     assert all(len(set(folds[keys == key])) == 1 for key in set(keys[:300]))
     order = np.random.default_rng(2).permutation(5000)
     assert (stratified_folds(keys[order], LABELS[order], 5, seed=0) == folds[order]).all()
-
-
-def test_a_class_with_fewer_rows_than_folds():
-    labels = np.array([0] * 20 + [1, 1, 2])
-    folds = stratified_folds(KEYS[:23], labels, 5, seed=0)
-    assert len(set(folds[labels == 1])) == 2
-    assert set(folds) == set(range(5))
 
 
 @pytest.mark.parametrize(("n_folds", "n_distinct"), [(1, 10), (0, 10), (-2, 10), (11, 10), (5, 3)])

@@ -10,9 +10,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import (
     CHUNK_ENTRIES,
     SUM_TOLERANCE,
-    as_labels,
     as_labels_and_probs,
-    as_logits,
     as_probs,
     as_scores,
     softmax,
@@ -25,11 +23,6 @@ def test_probs_come_back_as_float64_and_unchanged():
     probs = as_probs(probs=np.array(GOOD, dtype=np.float32))
     assert probs.dtype == np.float64
     np.testing.assert_array_equal(probs, np.float32(GOOD))
-
-
-def test_float64_probs_are_not_copied():
-    probs = np.array(GOOD)
-    assert as_probs(probs=probs) is probs
 
 
 def test_neither_and_both_are_refused():
@@ -53,7 +46,7 @@ def test_neither_and_both_are_refused():
         (np.zeros((0, 2)), "at least one row"),
         (np.zeros((2, 0)), "at least one row and one class"),
         ([["a", "b"]], "expected numbers"),
-        ([[0.2, 0.8], [1.0]], "cannot be converted to an array|expected"),
+        ([[0.2, 0.8], [1.0]], "not an array|expected"),
         ([[1 + 1j, 0]], "expected numbers"),
         ([[True, False]], "expected numbers"),
     ],
@@ -71,11 +64,6 @@ def test_non_finite_logits_are_refused_by_place(value):
         as_probs(logits=logits)
 
 
-def test_both_infinities_in_one_chunk_do_not_warn_or_pass():
-    with pytest.raises(EbmcalError, match=r"logits\[0, 0\]"):
-        as_logits([[np.inf, -np.inf]])
-
-
 def test_rows_count_through_chunks():
     rows = 3 * CHUNK_ENTRIES
     probs = np.full((rows, 2), 0.5)
@@ -90,7 +78,7 @@ def test_rows_count_through_chunks():
         ([0, 2], r"labels\[1\] is 2; with 2 columns a label must be 0..1"),
         ([0, -1], r"labels\[1\] is -1.*without a label"),
         ([-100, 0], r"labels\[0\] is -100"),
-        ([0], "labels has 1 rows, the predictions have 2"),
+        ([0], "labels has 1 row, the predictions have 2"),
         ([0.0, 1.0], "expected integers"),
         ([[0], [1]], "expected integers"),
         (["no", "yes"], "Map class names"),
@@ -100,15 +88,6 @@ def test_rows_count_through_chunks():
 def test_bad_labels_are_refused_by_place(labels, message):
     with pytest.raises(EbmcalError, match=message):
         as_labels_and_probs(labels, probs=GOOD)
-
-
-def test_unknown_labels_pass_where_allowed():
-    np.testing.assert_array_equal(as_labels(np.int8([-1, 1]), 2, 2, unknown_allowed=True), [-1, 1])
-
-
-def test_as_probs_checks_labels_too():
-    with pytest.raises(EbmcalError, match="labels"):
-        as_probs([0, 5], probs=GOOD)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -122,20 +101,8 @@ def test_probabilities_written_in_low_precision_pass(dtype):
         np.testing.assert_array_equal(as_probs(probs=rounded), rounded.astype(np.float64))
 
 
-def test_cut_off_bfloat16_passes_too():
-    probs = softmax(np.random.default_rng(0).normal(size=(500, 3)))
-    cut = (probs.astype(np.float32).view(np.uint32) & 0xFFFF0000).view(np.float32)
-    assert abs(cut.sum(axis=1) - 1).max() > SUM_TOLERANCE / 2  # the tolerance is needed
-    as_probs(probs=cut)
-
-
 def test_softmax_is_stable_where_exponentials_overflow():
     np.testing.assert_array_equal(softmax([[1e4, 0.0], [-1e4, -1e4]]), [[1.0, 0.0], [0.5, 0.5]])
-
-
-def test_softmax_of_float16_is_as_exact_as_float64():
-    logits = np.random.default_rng(0).normal(size=(100, 5)).astype(np.float16)
-    np.testing.assert_allclose(softmax(logits), softmax(logits.astype(np.float64)), rtol=0, atol=0)
 
 
 def test_tensor_that_numpy_cannot_hold_is_explained():
@@ -148,7 +115,7 @@ def test_tensor_that_numpy_cannot_hold_is_explained():
 def test_scores_are_refused_by_place():
     with pytest.raises(EbmcalError, match=r"energies\[1\] is nan"):
         as_scores([0.0, np.nan], "energies")
-    with pytest.raises(EbmcalError, match="energies has 1 rows"):
+    with pytest.raises(EbmcalError, match="energies has 1 row,"):
         as_scores([0.0], "energies", 2)
     with pytest.raises(EbmcalError, match="n ≥ 1"):
         as_scores([], "energies")

@@ -62,12 +62,6 @@ def test_json_with_and_without_a_byte_order_mark(name, content, encoding, tmp_pa
     check(Predictions.read(tmp_path / name))
 
 
-def test_json_of_something_else_is_refused(tmp_path):
-    (tmp_path / "p.json").write_text("[1]")
-    with pytest.raises(EbmcalError, match="expected a list of JSON objects, or an object of columns"):
-        Predictions.read(tmp_path / "p.json")
-
-
 @pytest.mark.parametrize(
     "columns",
     [
@@ -78,7 +72,7 @@ def test_json_of_something_else_is_refused(tmp_path):
 )
 def test_columns_of_unequal_length_are_named(columns, tmp_path):
     (tmp_path / "p.json").write_text(json.dumps(columns))
-    with pytest.raises(EbmcalError, match=r"columns differ in length: 'label' has \d rows and '\w+' has \d"):
+    with pytest.raises(EbmcalError, match=r"columns differ in length: 'label' has \d rows? and '\w+' has \d"):
         Predictions.read(tmp_path / "p.json")
 
 

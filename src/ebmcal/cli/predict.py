@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from ebmcal.bulk_prediction import Summary
     from ebmcal.model import Ensemble
-    from ebmcal.prediction import Summary
 
 
 def predict(
@@ -50,7 +50,7 @@ def predict(
     An interrupted command continues when it is run again. Exit codes: 0 done (bad rows are kept with their error), 1
     error, 2 wrong usage, 130 interrupted.
     """
-    from ebmcal.prediction.job import check_paths, predict_file
+    from ebmcal.bulk_prediction import check_paths, predict_file
     from ebmcal.selective import AbstentionRule
 
     directories, source = _models_and_source(models)

@@ -4,8 +4,7 @@ Arrow stream protocol (pandas, polars, pyarrow, duckdb)."""
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.data.columns import Columns, has_surrogates
-from ebmcal.data.tables import TableSource
+from ebmcal.data.files import Columns, TableSource
 from ebmcal.errors import EbmcalError, error_context
 
 if TYPE_CHECKING:
@@ -32,8 +31,8 @@ def object_source(data: Any, columns: Columns) -> tuple[TableSource, Columns]:
         arrays = {column: _as_arrow(values[column], column, columns) for column in values}
         lengths = {column: len(array) for column, array in arrays.items()}
         if len(set(lengths.values())) > 1:
-            counts = ", ".join(f"{column!r} has {n:,} rows" for column, n in lengths.items())
-            raise EbmcalError(f"The columns differ in length: {counts}.")
+            counts = ", ".join(f"{column!r}: {n:,}" for column, n in lengths.items())
+            raise EbmcalError(f"The columns have different numbers of rows ({counts}).")
         if not any(lengths.values()):
             raise EbmcalError("The data has no rows; expected at least one text.")
     features = getattr(data, "features", None)
@@ -49,15 +48,12 @@ def _named_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Columns
     """The columns of a table or a dict that are needed; None for data without column names."""
     import pyarrow as pa
 
-    library = type(data).__module__.partition(".")[0]
-    if library == "datasets" and isinstance(data, Mapping):
-        raise EbmcalError(f"expected rows, got the splits {', '.join(data)}. Pass one of them, such as data['train'].")
-    if library == "datasets" and not hasattr(data, "__len__"):
-        raise EbmcalError("expected a Dataset, got a stream of rows. Load it without streaming.")
-    if library == "datasets" and hasattr(data, "select_columns"):
+    if type(data).__module__.partition(".")[0] == "datasets":
+        if isinstance(data, Mapping) or not hasattr(data, "select_columns") or not hasattr(data, "__len__"):
+            raise EbmcalError("expected one split of a Dataset that is not streamed, such as data['train'].")
         columns = columns.resolve(data.column_names)
         data = data.select_columns(columns.names()).with_format("arrow")[:]
-    if isinstance(data, Mapping) or (library == "pandas" and hasattr(data, "columns")):
+    if isinstance(data, Mapping) or (hasattr(data, "columns") and hasattr(data, "iloc")):  # pandas: any kind of name
         names = {str(name): name for name in data}
         columns = columns.resolve([str(name) for name in data])
         return {name: data[names[name]] for name in columns.names()}, columns
@@ -118,37 +114,21 @@ def _as_arrow(values: Any, name: str, columns: Columns) -> "pa.Array":
         is_arrow = hasattr(values, "__arrow_c_stream__")
         column = pa.chunked_array(values).combine_chunks() if is_arrow else pa.array(_items(values), from_pandas=True)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise _explain_mixture(_items(values), name, error) from error
+        raise EbmcalError(f"Column {name!r} cannot be read as values of one type: {error}.") from error
     if pa.types.is_dictionary(column.type):  # a categorical
         column = column.dictionary_decode()
-    if name in columns.texts() and column.null_count:
+    if name not in columns.texts():
+        return column
+    if column.null_count:
         raise EbmcalError(
             f"Column {name!r} lacks {column.null_count:,} of {len(column):,} texts (None or NaN), the first in row "
             f"{pc.index(pc.is_null(column), True)} (counting from 0). Remove these rows or fill them in."
         )
     strings = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
-    if name in columns.texts() and len(column) and not any(is_kind(column.type) for is_kind in strings):
+    if len(column) and not any(is_kind(column.type) for is_kind in strings):
         raise EbmcalError(f"Column {name!r} starts with {_show(column[0].as_py())}; expected strings.")
     return column
 
 
-def _explain_mixture(values: list[Any], name: str, error: Exception) -> EbmcalError:
-    """Why a list cannot be one column: a lone surrogate, or a value of another type than the first."""
-    first = next((value for value in values if value is not None), None)
-    for i, value in enumerate(values):
-        place = f"row {i} (counting from 0)"
-        if isinstance(value, str) and has_surrogates(value):
-            return EbmcalError(
-                f"Column {name!r}, {place} has a lone surrogate, half a character: {value!r:.60}. Remove it."
-            )
-        if value is not None and type(value) is not type(first):
-            return EbmcalError(
-                f"Column {name!r} mixes types: it starts with {_show(first)} and has {_show(value)} in {place}. Use "
-                "one type."
-            )
-    return EbmcalError(f"Column {name!r} cannot be converted: {error}.")
-
-
 def _show(value: Any) -> str:
-    text = repr(value)
-    return f"{text if len(text) <= 60 else text[:57] + '...'} ({type(value).__name__})"
+    return f"{value!r:.60} ({type(value).__name__})"

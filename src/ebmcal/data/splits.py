@@ -1,27 +1,29 @@
-"""Seeded, stratified choices of rows that depend on the texts and the seed, not on the order of the file.
+"""Splits and their audit: which rows go where, and what is irregular in them.
 
-Each distinct text gets a pseudo-random position from its 64-bit key and the seed; a split takes the first positions of
-each class. Rows with the same text stay together, so no text is in two parts of a split.
+Splits are seeded and stratified, and depend on the texts and the seed, not on the order of the file: each distinct text
+gets a pseudo-random position from its 64-bit key and the seed; a split takes the first positions of each class. Rows
+with the same text stay together, so no text is in two parts of a split. The audit is a JSON-able record with messages.
 """
 
+import difflib
 import hashlib
-from typing import TYPE_CHECKING
+import re
+import unicodedata
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.data.columns import row_key
-from ebmcal.errors import EbmcalError
+from ebmcal.data.files import N_PLACES, NOT_UTF8, NUL, SPACES, listed, row_key
+from ebmcal.errors import EbmcalError, plural
 
 if TYPE_CHECKING:
+    import pandas as pd
     from datasets import Dataset
 
 
 def halves(n: int) -> tuple[np.ndarray, np.ndarray]:
-    """The published rule for GLUE: dev is cut in two by position, first half calibration, second half test.
-
-    >>> [h.tolist() for h in halves(5)]
-    [[0, 1], [2, 3, 4]]
-    """
+    """The published rule for GLUE: dev is cut in two by position, first half calibration, second half test."""
     return np.arange(n // 2), np.arange(n // 2, n)
 
 
@@ -80,7 +82,9 @@ def stratified_subset(
         return np.arange(len(keys))
     classes, counts = np.unique(labels, return_counts=True)
     if every_class and size < len(classes):
-        raise EbmcalError(f"{size} rows are too few for {len(classes)} classes. Allow at least {len(classes)}.")
+        raise EbmcalError(
+            f"{plural(size, 'row')} cannot hold {len(classes)} classes. Allow at least {len(classes)} rows."
+        )
     sizes = _quotas(counts, size, least=int(every_class), most=counts)
     order = np.lexsort((np.arange(len(keys)), _positions(keys, seed + 1), labels))
     groups = np.split(order, np.cumsum(counts)[:-1])
@@ -147,3 +151,122 @@ def content_fingerprint(is_pair: bool, keys: np.ndarray, labels: np.ndarray) -> 
         digest.update(keys[start : start + 65536].astype("<u8").tobytes())
         digest.update(labels[start : start + 65536].astype("<i8").tobytes())
     return digest.hexdigest()[:16]
+
+
+FEW_ROWS = 100  # of a split
+FEW_LABEL_ROWS = 5
+NO_LABEL_NAMES = ("nan", "null", "none", "na", "n/a", "nil", "missing", "unknown", "?")
+
+#: Finding -> (what the rows have, what was done about them).
+_FINDINGS = {
+    "missing_labels": ("no label", "left out"),
+    "repeated_ids": ("the id of an earlier row", "kept, but rows cannot be matched by id"),
+    NOT_UTF8: (
+        NOT_UTF8,
+        "replaced by \ufffd; if the file has another encoding, pass it (--encoding latin-1, cp1252, …)",
+    ),
+    NUL: (NUL, "replaced by spaces"),
+    SPACES: (SPACES, "removed"),
+    "empty_texts": ("an empty text", "kept; remove them if they carry no information"),
+    "duplicates": ("the text of an earlier row", "kept, copies stay in one split"),
+    "conflicting_duplicates": ("the text of an earlier row but another label", "kept; check the labels"),
+}
+
+
+def audit_split(
+    rows: "pd.DataFrame", names: tuple[str, ...], source: dict[str, Any], earlier: "dict[str, pd.DataFrame]"
+) -> dict[str, Any]:
+    """Counts for the rows (label, key, place, is_empty) of a split, and for the texts it shares with earlier splits.
+
+    `source`: the "file" and "unit" (line or row) of the places.
+    """
+    counts = rows["label"].value_counts()
+    is_copy = rows.duplicated("key")
+    conflicts = is_copy & (rows["label"] != rows.groupby("key")["label"].transform("first"))
+    return {
+        "rows": len(rows),
+        **source,
+        "label_counts": {name: int(counts.get(i, 0)) for i, name in enumerate(names)},
+        "empty_texts": count_places(rows[rows["is_empty"]]),
+        "duplicates": count_places(rows[is_copy]),
+        "conflicting_duplicates": count_places(rows[conflicts]),
+        "shared": {name: count_places(rows[rows["key"].isin(other["key"])]) for name, other in earlier.items()},
+    }
+
+
+def count_places(rows: "pd.DataFrame") -> dict[str, Any]:
+    """{"count", "first"}: the number of rows and where the first of them are."""
+    return {"count": len(rows), "first": rows["place"].iloc[:N_PLACES].tolist()}
+
+
+def audit_messages(audit: dict[str, Any]) -> list[str]:
+    """The audit in sentences: what was found, what was done, and the lines or rows of the file (not the ids).
+
+    >>> found = {"rows": 200, "unit": "line", "file": "mine.csv", "duplicates": {"count": 1, "first": [7]}}
+    >>> audit_messages({"files": {}, "splits": {"train": found}})
+    ['train: 1 row with the text of an earlier row: kept, copies stay in one split (line 7 of mine.csv).']
+    """
+    messages = [m for part, record in audit["files"].items() for m in _file_messages(part, record)]
+    messages += [m for name, record in audit["splits"].items() for m in _split_messages(name, record)]
+    return messages + list(_label_messages(audit["splits"].get("train", {}).get("label_counts", {})))
+
+
+def _file_messages(part: str, record: dict[str, Any]) -> Iterator[str]:
+    yield from left_out_messages(part, record)
+    found = {key: record[key] for key in ("missing_labels", "repeated_ids")} | record["cleaned"]
+    yield from _messages(part, record, {_FINDINGS[key]: entry for key, entry in found.items()})
+    yield from (f"{part}: {note}: detected from the header." for note in record["notes"])
+
+
+def left_out_messages(name: str, info: dict[str, Any]) -> Iterator[str]:
+    """The rows of a table that could not be read."""
+    yield from _messages(name, info, {(reason, "left out"): entry for reason, entry in info["left_out"].items()})
+
+
+def _split_messages(name: str, record: dict[str, Any]) -> Iterator[str]:
+    found = {words: record[key] for key, words in _FINDINGS.items() if key in record}
+    too_good = f"kept, so results on {name} may be too good"
+    found |= {(f"a text that is also in {other}", too_good): n for other, n in record.get("shared", {}).items()}
+    yield from _messages(name, record, found)
+    n, absent = record["rows"], [label for label, count in record.get("label_counts", {}).items() if not count]
+    if name != "train" and 0 < n < FEW_ROWS:
+        uncertain = f"an accuracy measured on so few is uncertain by up to ±{98 / n**0.5:.0f} points"
+        yield f"{name}: only {plural(n, 'row')}: {uncertain}."
+    if absent:
+        yield f"{name}: no rows with {'label' if len(absent) == 1 else 'labels'} {listed(absent)}: not evaluated there."
+
+
+def _messages(name: str, source: dict[str, Any], found: dict[tuple[str, str], dict[str, Any]]) -> Iterator[str]:
+    """One message per finding; places are lines or rows of the file, not ids."""
+    for (what, done), entry in found.items():
+        if n := entry["count"]:
+            places = ", ".join(map(str, entry["first"])) + (", …" if n > len(entry["first"]) else "")
+            where = f"{source['unit']}{'' if n == 1 else 's'} {places} of {source['file']}"
+            where += ", counting from 0" if source["unit"] == "row" else ""
+            yield f"{name}: {plural(n, 'row')} with {what}: {done} ({where})."
+
+
+def _label_messages(counts: dict[str, int]) -> Iterator[str]:
+    """Labels that may be another label, no label, or too rare."""
+    shown = {name: f"{name!r} ({plural(n, 'row')})" for name, n in counts.items()}
+    for name, other in _similar_labels(counts):
+        may_be = f"{shown[name]} may be the same label as {shown[other]}"
+        yield f"labels: {may_be}: kept as separate classes. If so, spell them alike."
+    for name in counts:
+        if name.casefold() in NO_LABEL_NAMES:
+            yield f"labels: {shown[name]} is kept as a class. If it means no label, leave the field empty."
+    if rare := [name for name, n in counts.items() if 0 < n < FEW_LABEL_ROWS]:
+        some = ", ".join(shown[name] for name in rare[:5]) + (", …" if len(rare) > 5 else "")
+        found = f"{len(rare)} with fewer than {FEW_LABEL_ROWS} training rows, {some}"
+        yield f"labels: {found}: kept, but too rare to learn or evaluate. Add rows, or merge or remove them."
+
+
+def _similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
+    """Labels that differ in case, width or punctuation, and rare labels that look like a misspelt frequent one."""
+    plain = {name: re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() for name in counts}
+    letters = {name: re.sub(r"\d", "", name) for name in counts}  # "type 1" and "type 2" are not misspelt
+    for name, n in counts.items():
+        yield from ((name, other) for other in counts if other > name and plain[other] == plain[name] != "")
+        frequent = [o for o, m in counts.items() if m >= 10 * n > 0 and plain[o] != plain[name]]
+        frequent = [other for other in frequent if letters[other] != letters[name]]
+        yield from ((name, other) for other in difflib.get_close_matches(name, frequent, n=1, cutoff=0.85))

@@ -8,9 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.data.columns import Columns
+from ebmcal.data.files import Columns, TableSource
 from ebmcal.data.memory import object_source
-from ebmcal.data.tables import TableSource
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 
 if TYPE_CHECKING:

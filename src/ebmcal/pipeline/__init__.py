@@ -37,9 +37,6 @@ from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files,
 from ebmcal.training import recipe
 from ebmcal.training.runtime import check_trackers, device_batch_size, is_main_process, main_process_first, use_bf16
 
-#: Share of the training rows that `--calibration holdout` sets aside.
-HOLDOUT_SHARE = 0.1
-
 #: Label issues that are stored and reported, at most.
 MAX_LABEL_ISSUES = 200
 
@@ -90,7 +87,7 @@ def open_workspace(
     if config.output is None:
         raise EbmcalError("Choose a run directory: --output runs/NAME")
     root = config.output
-    _check_directory(root)
+    RunDir(root).check()
     with main_process_first():
         work = prepare(config, reporter, in_memory)
     with locked(root) if is_main_process() else nullcontext():
@@ -110,7 +107,7 @@ def prepare(config: RunConfig, reporter: Reporter, in_memory: dict[str, Any] | N
     _check_encoder(config, encoder)
     if note := ENCODER_NOTES.get(config.encoder):
         reporter.info(f"encoder: {note}")
-    data = load_task(data_config(config, in_memory), cache_dir(config.cache_dir), reporter)
+    data = load_task(DataConfig.from_run(config, in_memory), cache_dir(config.cache_dir), reporter)
     sizes = ", ".join(f"{name} {len(split):,}" for name, split in data.splits.items())
     for message in [f"{data.name}, {len(data.label_names)} labels, {sizes}", *audit_messages(data.audit)]:
         reporter.info(f"data: {message}")
@@ -138,14 +135,6 @@ def _check_encoder(config: RunConfig, encoder: Any) -> None:
             f"{', '.join(sorted(unsupported))} needs one feature vector per text, but {config.encoder} "
             f"({encoder.model_type}) has one per token. Use hidden or sharp-hidden."
         )
-
-
-def data_config(config: RunConfig, in_memory: dict[str, Any]) -> DataConfig:
-    """Where the data of a run is."""
-    names = set(DataConfig.__dataclass_fields__) & set(RunConfig.model_fields) - {"calibration"}
-    values = {name: getattr(config, name) for name in names} | {"calibration": config.calibration_file}
-    share = HOLDOUT_SHARE if config.calibration == "holdout" else None
-    return DataConfig(**values | {k: v for k, v in in_memory.items() if k != "ood"}, calibration_share=share)
 
 
 def noise_config(work: Workspace) -> NoiseConfig:
@@ -183,17 +172,6 @@ def _noise_files(work: Workspace) -> dict[str, str]:
     parts = parse_noise(work.settings.noise) if work.uses_noise else ()
     files = [Path(part.argument).expanduser() for part in parts if part.source == "unrelated" and part.argument]
     return {f"noise file {f}": hashlib.sha256(f.read_bytes()).hexdigest()[:16] for f in files if f.is_file()}
-
-
-def _check_directory(root: Path) -> None:
-    """Reject a directory that holds something other than a run."""
-    allowed = {".lock", "log.txt", "data", "cache"}
-    names = {path.name for path in root.iterdir()} if root.exists() else set()
-    if any(name not in allowed and not name.endswith(".tmp") for name in names) and "config.yaml" not in names:
-        raise EbmcalError(
-            f"The output directory {root} is not empty and is not a run directory (no config.yaml). "
-            "Use another --output."
-        )
 
 
 def _claim(work: Workspace) -> None:

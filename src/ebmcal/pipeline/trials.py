@@ -214,9 +214,11 @@ def dataset_texts(rows: Any) -> list[Text]:
 
 def sample_rows(rows: Any, limit: int) -> Any:
     """All rows, or a fixed random sample of them in order."""
-    if len(rows) <= limit:
-        return rows
-    return rows.select(np.sort(np.random.default_rng(0).choice(len(rows), limit, replace=False)))
+    return rows if len(rows) <= limit else rows.select(_sample(len(rows), limit))
+
+
+def _sample(n: int, limit: int) -> np.ndarray:
+    return np.arange(n) if n <= limit else np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
 
 
 def _is_predicted(work: "Workspace", trial: Trial, split: str) -> bool:
@@ -255,9 +257,10 @@ def ensure_probed(work: "Workspace", folds: np.ndarray | None) -> None:
     config, n_classes, train = work.config, len(work.data.label_names), work.data.splits["train"]
     encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
     predictor = Predictor(EnergyClassifier(encoder).to(default_device()).eval(), work.tokenizer, config.max_length)
-    train = train.add_column("fold", np.zeros(len(train), np.int64) if folds is None else folds)
-    train = sample_rows(train, MAX_PROBE_ROWS)
-    labels, fold = np.asarray(train["label"][:]), np.asarray(train["fold"][:])
+    chosen = _sample(len(train), MAX_PROBE_ROWS)
+    fold = np.zeros(len(chosen), np.int64) if folds is None else np.asarray(folds)[chosen]
+    train = train.select(chosen)  # not add_column: it would copy the texts, with a progress bar
+    labels = np.asarray(train["label"][:])
     with work.reporter.stage("frozen probe", len(missing)) as advance:
         inputs = np.asarray(predictor(dataset_texts(train), features="last").features)
         scale = float(inputs.std()) or 1.0

@@ -19,42 +19,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.prediction.columns import OutputChunk
-from ebmcal.prediction.reading import Chunk
+from ebmcal.bulk_prediction.rows import Chunk, OutputChunk
+from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import META_KEY
-from ebmcal.storage import atomic_write, check_writable, file_checksum, locked, read_json, write_json
+from ebmcal.storage import atomic_write, file_checksum, locked, read_json, write_json
 
 SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".npz": "parquet"}
 _OUR_FILES = re.compile(r"(\d+|all)\.\w+|\.lock|\..*\.tmp")
 
 #: What spreadsheets take for the start of a formula.
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
-
-
-def find_output_format(output: Path | None, given: str | None, input_format: str) -> str:
-    """The format by the suffix of the file; on standard output as given, else CSV for tables and JSON lines otherwise.
-
-    >>> find_output_format(Path("new.parquet"), None, "csv"), find_output_format(None, None, "lines")
-    ('parquet', 'jsonl')
-    """
-    if output is not None:
-        if output.suffix.lower() not in SUFFIXES:
-            raise EbmcalError(f"{output}: {unknown_name('suffix', output.suffix, SUFFIXES)}")
-        return SUFFIXES[output.suffix.lower()]
-    if given not in (None, "csv", "jsonl"):
-        raise unknown_name("format of standard output", str(given), ("csv", "jsonl"))
-    return given or ("csv" if input_format in ("csv", "tsv") else "jsonl")
-
-
-def check_output(output: Path, source: str, overwrite: bool) -> None:
-    """Raise, before any work, if the output cannot be written or would replace a file."""
-    check_writable(output, "--output")
-    if output.exists() and Path(source).exists() and output.samefile(source):
-        raise EbmcalError(f"{output} is the input. Choose another output.")
-    if output.exists() and not overwrite:
-        raise EbmcalError(f"{output} exists already. Choose another name, or pass --overwrite.")
 
 
 @dataclass(frozen=True)
@@ -187,17 +162,14 @@ class OutputFile(StandardOutput):
         if self.output.suffix.lower() == ".npz":  # only the arrays of `Predictions`
             self.encoder.join_tables(chunks, self.directory / "all.parquet")
             Predictions.read(self.directory / "all.parquet", labels_required=False).write(self.output)
-            shutil.rmtree(self.directory, ignore_errors=True)
-            return
-        with atomic_write(self.output) as temporary:
-            if self.encoder.format == "parquet":
-                self.encoder.join_tables(chunks, temporary)
-            else:
-                with open(temporary, "wb") as joined:
-                    joined.write(self.encoder.header())
-                    for chunk in chunks:
-                        with open(chunk, "rb") as part:
-                            shutil.copyfileobj(part, joined)
+        else:
+            with atomic_write(self.output) as temporary:
+                if self.encoder.format == "parquet":
+                    self.encoder.join_tables(chunks, temporary)
+                else:
+                    with open(temporary, "wb") as joined:
+                        joined.write(self.encoder.header())
+                        joined.writelines(chunk.read_bytes() for chunk in chunks)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _paths(self, number: int) -> tuple[Path, Path]:

@@ -15,7 +15,7 @@ from prediction_helpers import N_ROWS, fitted_temperature, save_model, working_d
 
 import ebmcal
 from ebmcal import EbmcalError, Ensemble, predict_file
-from ebmcal.prediction.columns import OutputColumns
+from ebmcal.bulk_prediction.rows import OutputColumns
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
@@ -34,7 +34,7 @@ class Deadly(OutputColumns):
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 6)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 6)
     monkeypatch.setenv("RAY_worker_niceness", "0")  # 15 by default: workers would starve on a busy machine
 
 

@@ -1,7 +1,7 @@
 """`predict_file`: a model or an ensemble on a file or standard input of any length, in constant memory.
 
-Rows are read, predicted and written in chunks; the input alone determines where chunks end, so a resumed job writes the
-same bytes as an uninterrupted one. The engine computes chunks in this process or on a Ray cluster.
+Rows are read, predicted (`rows`) and written (`output`) in chunks; the input alone determines where chunks end, so a
+resumed job writes the same bytes as an uninterrupted one. The engine computes chunks in this process or on Ray.
 """
 
 import contextlib
@@ -13,19 +13,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from ebmcal import __version__
-from ebmcal.data.columns import Columns
-from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.prediction.columns import ChunkPredictor, OutputChunk, OutputColumns, predict_texts
-from ebmcal.prediction.reading import Chunk, Input, count_rows, find_input_format, open_input
-from ebmcal.prediction.writing import Encoder, StandardOutput, check_output, find_output_format, open_output
+from ebmcal.bulk_prediction.output import SUFFIXES, Encoder, StandardOutput, open_output
+from ebmcal.bulk_prediction.rows import STDIN, Chunk, ChunkPredictor, Input, OutputChunk, OutputColumns, predict_texts
+from ebmcal.data.files import Columns, check_encoding, check_file, format_of
+from ebmcal.errors import EbmcalError, error_context, plural, unknown_name
 from ebmcal.progress import make_reporter
-from ebmcal.storage import PathLike, fingerprint
+from ebmcal.storage import PathLike, check_writable, fingerprint
 
 if TYPE_CHECKING:
     from ebmcal.model import Ensemble, Model
     from ebmcal.selective import AbstentionRule
 
+__all__ = ["Summary", "check_paths", "predict_file"]
+
 ENGINES = ("local", "ray")
+INPUT_FORMATS = ("csv", "tsv", "jsonl", "json", "parquet", "lines")
 
 #: Computes chunks; the results are in the order of the chunks.
 Engine = Callable[[Iterator[Chunk]], Iterator[OutputChunk]]
@@ -80,8 +82,9 @@ def predict_file(
     source, target_path = str(source), None if output is None else Path(output).expanduser()
     formats = check_paths(source, target_path, overwrite, input_format, encoding, output_format, engine)
     wanted = _columns_to_read(model, formats[0], Columns(text_column, text_pair_column, label_column, id_column))
-    given = open_input(source, formats[0], wanted, encoding)
-    read = given.resolve(wanted)
+    given = Input.open(source, formats[0], wanted, encoding)
+    with error_context(given.name):
+        read = wanted.resolve(given.columns)
     model, chosen = _with_rule(model, rule, calibrated)
     # one text shows which columns there will be, and raises if the rule does not fit the model
     sample, results = predict_texts(model, ["a text" if read.pair is None else ("a", "b")], chosen, calibrated)
@@ -95,7 +98,7 @@ def predict_file(
     with (
         open_output(target_path, encoder, job, overwrite) as target,
         _open_engine(engine, ChunkPredictor(model, chosen, calibrated, columns), workers, ray_address) as run,
-        reporter.stage(f"Predicting {given.name}", count_rows(source, formats[0])) as advance,
+        reporter.stage(f"Predicting {given.name}", _count_rows(source, formats[0])) as advance,
     ):
         counts, first_error = _run(given, str(read.text), target, run, strict, advance)
     if message := given.warning():
@@ -112,17 +115,49 @@ def check_paths(
     """The formats of input and output; raises for whatever is wrong with them before a model is loaded."""
     if engine not in ENGINES:
         raise unknown_name("engine", engine, ENGINES)
-    found = find_input_format(source, input_format, encoding)
-    if output is not None:
-        check_output(output, source, overwrite)
-    return found, find_output_format(output, output_format, found)
+    check_encoding(encoding)
+    if input_format not in (None, *INPUT_FORMATS):
+        raise unknown_name("input format", str(input_format), INPUT_FORMATS)
+    if source == STDIN and input_format == "parquet":
+        raise EbmcalError("parquet cannot be read from standard input. Pass a file, or use jsonl.")
+    if source != STDIN:
+        check_file(Path(source))
+    found = input_format or ("lines" if source == STDIN else format_of(Path(source)))
+    found = "lines" if found == "txt" else found
+    if output is None:
+        if output_format not in (None, "csv", "jsonl"):
+            raise unknown_name("format of standard output", str(output_format), ("csv", "jsonl"))
+        return found, output_format or ("csv" if found in ("csv", "tsv") else "jsonl")
+    check_writable(output, "--output")
+    if output.exists() and Path(source).exists() and output.samefile(source):
+        raise EbmcalError(f"{output} is the input. Choose another output.")
+    if output.exists() and not overwrite:
+        raise EbmcalError(f"{output} exists already. Choose another name, or pass --overwrite.")
+    if output.suffix.lower() not in SUFFIXES:
+        raise EbmcalError(f"{output}: {unknown_name('suffix', output.suffix, SUFFIXES)}")
+    return found, SUFFIXES[output.suffix.lower()]
+
+
+def _count_rows(source: str, format: str) -> int | None:
+    """About how many rows a file has, for the progress bar; None if that is not cheap to find out."""
+    if source == STDIN or source.lower().endswith(".gz") or format == "json":
+        return None
+    if format == "parquet":
+        import pyarrow.parquet as pq
+
+        return int(pq.read_metadata(source).num_rows)
+    with open(source, "rb") as file:
+        n_lines = sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+    return max(n_lines - (format in ("csv", "tsv")), 1)
+
+
+def _members(model: "Model | Ensemble") -> "list[Model]":
+    return list(getattr(model, "members", [model]))
 
 
 def _columns_to_read(model: "Model | Ensemble", format: str, named: Columns) -> Columns:
     """The columns that were named, else those that the model was trained on; lines of text have one."""
-    from ebmcal.model import Ensemble
-
-    first = model.members[0] if isinstance(model, Ensemble) else model
+    first = _members(model)[0]
     if not named.texts():
         named = replace(named, text=first.card.get("text_column"), pair=first.card.get("text_pair_column"))
     if first.is_pair is not None and first.is_pair != (named.pair is not None):
@@ -159,12 +194,10 @@ def _with_rule(
 
 def _settings(model: "Model | Ensemble", rule: "AbstentionRule | None", calibrated: bool) -> list[Any]:
     """What the output depends on, apart from columns and rows."""
-    from ebmcal.model import Ensemble
-
-    members = model.members if isinstance(model, Ensemble) else [model]
+    members = _members(model)
     calibrators = [None if m.calibrator is None else m.calibrator.to_json() for m in members] if calibrated else None
-    mc_dropout = model.mc_dropout if isinstance(model, Ensemble) else None
     weights = [[m.fingerprint, m.max_length] for m in members]
+    mc_dropout = getattr(model, "mc_dropout", None)
     return [__version__, weights, mc_dropout, calibrators, None if rule is None else rule.to_json(), calibrated]
 
 
@@ -180,7 +213,7 @@ def _run(
             raise EbmcalError(f"{given.name}, {error}. Fix the row, or run without --strict.")
         counts.update(found | {"chunks": 1})
         first_errors.update({number: error} if error else {})
-        advance(found["rows"], note=f"{counts['errors']:,} errors" if counts["errors"] else "")
+        advance(found["rows"], note=plural(counts["errors"], "error") if counts["errors"] else "")
 
     def pending() -> Iterator[Chunk]:
         for chunk in given.chunks(text_column):

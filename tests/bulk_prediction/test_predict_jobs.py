@@ -23,7 +23,7 @@ SUFFIXES = [".csv", ".jsonl", ".parquet"]
 
 @pytest.fixture(autouse=True)
 def small_chunks(monkeypatch):
-    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 12)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 12)
 
 
 @pytest.fixture
@@ -192,7 +192,7 @@ def test_a_job_killed_twice_writes_the_same_bytes(tmp_path, suffix, monkeypatch)
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert f"{1024 * n_done:,} already done" in result.stdout
     assert not working_directories(tmp_path)
-    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 1024)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 1024)
     predict_file(ebmcal.load(folder), tmp_path / "in.csv", tmp_path / f"whole{suffix}")
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 

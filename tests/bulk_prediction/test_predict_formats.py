@@ -73,19 +73,11 @@ def test_parquet_types_are_kept(table, model):
     assert found.column("size").to_pylist() == list(range(N_ROWS))
 
 
-def test_raw_logits(table, model):
-    predict_file(model, table / "new.txt", table / "out.parquet", calibrated=False)
-    found = Predictions.read(table / "out.parquet", labels_required=False)
-    np.testing.assert_allclose(found.logits, model.predict(TEXTS, calibrated=False).logits, atol=1e-5)
-    assert found.ids.tolist() == [str(i) for i in range(N_ROWS)]
-    assert "calibrator" not in found.meta
-
-
-def test_pairs_and_nested_columns(tmp_path, model):
-    rows = [{"meta": {"a": text}, "b": "was never dull"} for text in TEXTS[:5]]
+def test_pairs(tmp_path, model):
+    rows = [{"a": text, "b": "was never dull", "meta": {"x": [1]}} for text in TEXTS[:5]]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    predict_file(model, tmp_path / "pairs.jsonl", tmp_path / "o.jsonl", text_column="meta.a", text_pair_column="b")
-    expected = model.predict([(row["meta"]["a"], row["b"]) for row in rows])
+    predict_file(model, tmp_path / "pairs.jsonl", tmp_path / "o.jsonl", text_column="a", text_pair_column="b")
+    expected = model.predict([(row["a"], row["b"]) for row in rows])
     found = read(tmp_path / "o.jsonl")
     np.testing.assert_allclose([row["energy"] for row in found], expected.energies, atol=1e-5)
     assert [row["meta"] for row in found] == [row["meta"] for row in rows]
@@ -207,7 +199,7 @@ def test_keys_that_appear_late_are_kept(suffix, tmp_path, model):
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_keys_that_appear_very_late_go_into_other(suffix, tmp_path, model, monkeypatch):
-    monkeypatch.setattr("ebmcal.prediction.reading.PEEKED_ROWS", 2)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.PEEKED_ROWS", 2)
     lines = [{"text": "fine"}, {"text": "dull"}, {"text": "a joy", "note": "n", "energy": 1}]
     (tmp_path / "late.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     predict_file(model, tmp_path / "late.jsonl", tmp_path / f"out{suffix}")
@@ -229,7 +221,7 @@ def test_standard_input_and_output(format, model, monkeypatch, capsys):
 
 
 def test_standard_input_is_read_chunk_by_chunk(model, monkeypatch, capsys):
-    monkeypatch.setattr("ebmcal.prediction.reading.CHUNK_ROWS", 10)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 10)
     printed = []
 
     class Slow(io.RawIOBase):
@@ -289,19 +281,3 @@ def test_what_is_refused(source, output, options, words, table, model):
     assert (table / "there.csv").read_text() == "mine"
     assert (table / "new.csv").read_bytes() == before
     assert not (table / "out.csv").exists()
-
-
-def test_predictions_do_not_depend_on_neighbours(model, folder):
-    """Packed or padded, in any order, alone or together: the same to 1e-5 in the logits."""
-    from transformers import AutoModelForSequenceClassification, AutoTokenizer
-
-    several = [*TEXTS, "a", " ".join(TEXTS[:5])]
-    expected = model.predict(several, calibrated=False).logits
-    order = np.random.default_rng(0).permutation(len(several))
-    mixed = model.predict([several[i] for i in order], calibrated=False).logits
-    np.testing.assert_allclose(mixed, expected[order], atol=1e-5)
-    alone = np.concatenate([model.predict([text], calibrated=False).logits for text in several[::7]])
-    np.testing.assert_allclose(alone, expected[::7], atol=1e-5)
-    stock, tokenizer = AutoModelForSequenceClassification.from_pretrained(folder), AutoTokenizer.from_pretrained(folder)
-    inputs = tokenizer(several, padding=True, truncation=True, max_length=model.max_length, return_tensors="pt")
-    np.testing.assert_allclose(stock.eval()(**inputs).logits.detach().numpy(), expected, atol=1e-5)
