@@ -13,7 +13,7 @@ import ebmcal
 from ebmcal import EbmcalError, TemperatureScaling, push_to_hub
 from ebmcal.calibration import save_calibrator
 from ebmcal.cli import main
-from ebmcal.export.hub import files_to_push
+from ebmcal.export import files_to_push
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json
 from tiny_models import SENTENCES, save_encoder

@@ -90,14 +90,14 @@ def push(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List what would be sent.")] = False,
 ) -> None:
     """Push a model with its calibrator, abstention rule and model card to the Hugging Face hub."""
-    from ebmcal.export.hub import CARD, check_name, files_to_push, push_to_hub
+    from ebmcal.export import MODEL_CARD, check_name, files_to_push, push_to_hub
 
     check_name(name)
     files = files_to_push(model)
     for path in files:
         typer.echo(f"{path.stat().st_size / 1e6:10.2f} MB  {path.name}")
-    if not any(path.name == CARD for path in files):
-        typer.echo(f"{'':10}     {CARD} (model card, written first)")
+    if not any(path.name == MODEL_CARD for path in files):
+        typer.echo(f"{'':10}     {MODEL_CARD} (model card, written first)")
     if dry_run:
         typer.echo(f"{name}: nothing was sent (--dry-run).")
         return

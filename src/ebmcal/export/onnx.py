@@ -128,10 +128,8 @@ def export_onnx(
 
 def _check_directory(directory: Path, overwrite: bool) -> None:
     if directory.suffix.lower() == ".onnx" or directory.is_file():
-        raise EbmcalError(
-            f"{directory}: expected a directory, not a file: {MODEL}, {TOKENIZER} and config.json are written into it. "
-            f"For example: {directory.with_suffix('')}"
-        )
+        files = f"{MODEL}, {TOKENIZER} and config.json are written into it"
+        raise EbmcalError(f"{directory}: expected a directory, not a file: {files}.")
     if directory.is_dir() and any(directory.iterdir()):
         if not (directory / RECORD).is_file():
             raise EbmcalError(f"{directory} exists and is not an export. Choose another directory.")
@@ -171,9 +169,8 @@ def _sample_rows(
         name, (text, pair, label) = Path(data).name if isinstance(data, str | Path) else "the data", columns
         if text is None and pair is None:
             text, pair = model.card.get("text_column"), model.card.get("text_pair_column")
-        rows = as_dataset(
-            data, text_column=text, text_pair_column=pair, label_column=label, label_names=model.label_names
-        )
+        named: dict[str, Any] = {"text_column": text, "text_pair_column": pair, "label_column": label}
+        rows = as_dataset(data, **named, label_names=model.label_names)
         texts, pairs = list(rows["text"]), list(rows["text_pair"]) if "text_pair" in rows.column_names else None
         labels = np.asarray(rows["label"])
     inputs = list(zip(texts, pairs, strict=True)) if pairs else texts
