@@ -1,11 +1,13 @@
 """The terms of the losses against hand-worked and independent values."""
 
 import math
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 
+import ebmcal
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import METHODS, find_method, load_method
 from ebmcal.methods.focal import focal_loss
@@ -89,3 +91,12 @@ def test_label_smoothing_comes_from_the_method_or_the_training_arguments():
 def test_an_unknown_method_gets_a_suggestion():
     with pytest.raises(EbmcalError, match="Did you mean 'hidden'"):
         find_method("hiddn")
+
+
+def test_the_whole_method_is_at_most_500_lines_and_1000_with_infilling():
+    """The files that docs/method.md names."""
+    root = Path(ebmcal.__file__).parent
+    files = ["modeling/energies.py", "methods/joint.py", "noise/sources.py", "training/collator.py"]
+    n_lines = [len((root / name).read_text(encoding="utf-8").splitlines()) for name in (*files, "noise/causal_lm.py")]
+    assert sum(n_lines[:-1]) <= 500
+    assert sum(n_lines) <= 1000

@@ -147,14 +147,6 @@ def test_noise_of_some_training_rows_is_made_from_those_rows(lm, cache):
         stored.restricted_to(make_dataset(5000, 3)).stream(1)
 
 
-def test_description(tmp_path):
-    noise = make_noise("splice 0.75, unrelated 0.25", tmp_path)
-    assert noise.description["noise"] == "splice 0.75, unrelated 0.25"
-    facts = noise.description["sources"]
-    assert [(fact["share"], fact["online"]) for fact in facts.values()] == [(0.75, True), (0.25, True)]
-    assert [row["source"] for row in noise.examples(4)] == ["splice", "unrelated"] * 2
-
-
 def test_noise_next_to_data_by_hand():
     """Words of the training texts: a, fine, film, dull, so. Of the noise, `zebra` and `plot` are not among them."""
     train = Texts(Dataset.from_dict({"text": ["A fine film", "a dull film", "so so"]}))
@@ -255,9 +247,3 @@ def test_sources_without_a_language_model(monkeypatch):
 def test_mistakes_are_named(options, message, lm):
     with pytest.raises(EbmcalError, match=message):
         generate(**{"lm": lm} | options)
-
-
-def test_output_must_be_a_directory(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(EbmcalError, match="is a file; expected a directory"):
-        generate(source="splice", output=tmp_path / "file")

@@ -81,12 +81,6 @@ def test_every_fast_architecture_is_tested():
     assert set(LANGUAGE_MODELS) > FAST_ARCHITECTURES
 
 
-def test_the_first_token_has_no_loss_and_inputs_are_not_changed():
-    sequences = [(ids, np.ones(len(ids), dtype=bool)) for ids in random_texts([3, 4])]
-    assert len(token_losses(make_language_model("llama"), sequences)) == 2 + 3
-    assert all(has_loss.all() for _, has_loss in sequences)
-
-
 def test_the_fused_activation_of_gpt2_is_the_same_function():
     model, ids = make_language_model("gpt2"), torch.arange(5, 40)[None]
     with torch.no_grad():
@@ -225,13 +219,6 @@ def test_training_lowers_the_perplexity_and_is_done_once(settings, tmp_path, mon
     assert math.exp(loss) == pytest.approx(card["perplexity"], rel=1e-4)
     monkeypatch.setattr(causal_lm, "fit", lambda *_: pytest.fail("trained again"))
     assert fit(settings, tmp_path) == (directory, card)
-
-
-def test_no_steps_leave_the_weights_unchanged(settings, tmp_path):
-    directory, card = fit(replace(settings, steps=0), tmp_path)
-    assert card["perplexity"] == card["perplexity_before"]
-    assert card["steps_done"] == 0
-    assert NoiseLm.load(directory).mode == "infill"
 
 
 def test_other_settings_or_data_are_another_lm(settings):

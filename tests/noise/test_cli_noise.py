@@ -54,18 +54,8 @@ def test_noise_is_generated_once_and_can_be_shown(files, tmp_path, encoder_dir, 
     data, lm = files
     settings = ["lm_steps=40", "lm_batch_size=8", "lm_learning_rate=0.01", "mask_ratio=0.2", "precision=fp32"]
     settings += [f"cache_dir={tmp_path / 'cache'}"]
-    command = [
-        "noise",
-        "generate",
-        "--train",
-        data,
-        "--encoder",
-        encoder_dir,
-        "--noise",
-        f"infill:{lm}",
-        "--max-length",
-        "32",
-    ]
+    command = ["noise", "generate", "--train", data, "--encoder", encoder_dir, "--noise", f"infill:{lm}"]
+    command += ["--max-length", "32"]
     command += ["--count", "20", *(word for setting in settings for word in ("--set", setting))]
     code, out, err = call(capsys, *command)
     assert code == 0, err

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import NoisePart, format_noise, parse_noise
+from ebmcal.noise import format_noise, parse_noise
 
 
 @pytest.mark.parametrize(
@@ -66,12 +66,6 @@ def test_mistakes(text, message):
     with pytest.raises(EbmcalError) as caught:
         parse_noise(text)
     assert message in str(caught.value)
-
-
-def test_parts_know_their_name_and_whether_they_are_online():
-    online, stored = NoisePart("unrelated", "a.csv", 0.5), NoisePart("infill", "gpt2", 0.5)
-    assert (online.name, stored.name, NoisePart("splice", "", 1).name) == ("unrelated:a.csv", "infill:gpt2", "splice")
-    assert (online.is_online, stored.is_online) == (True, False)
 
 
 def test_names_with_commas_and_numbers_in_quotes():

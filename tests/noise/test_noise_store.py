@@ -89,15 +89,6 @@ def test_rows_describe_the_origin_of_each_text(lm, tmp_path):
     assert store.n_samples == sum(info.n_texts for info in store.shards.values()) + sum(store.rejected.values())
 
 
-def test_sources_are_masked_anew_in_each_round(lm, tmp_path):
-    masked = {}
-    for row in filled(tmp_path, 60).rows(60):
-        masked.setdefault(row["source_id"], {})[row["round"]] = row["masked"]
-    several = [by_round for by_round in masked.values() if len(by_round) > 1]
-    assert several
-    assert any(len(set(by_round.values())) > 1 for by_round in several)
-
-
 def test_texts_do_not_depend_on_the_shards(lm, tmp_path):
     """Made at once, grown in steps, or in any order: the same texts."""
     expected = filled(tmp_path / "at once", 33).rows(33)
@@ -131,13 +122,6 @@ def test_an_interrupted_generation_resumes(lm, tmp_path, monkeypatch):
     assert len(before) == 2
     assert filled(tmp_path / "broken", 30).rows(30) == expected
     assert {p: p.stat().st_mtime_ns for p in before} == before
-
-
-def test_nothing_is_generated_twice_and_few_texts_too_many(lm, tmp_path, monkeypatch):
-    store = filled(tmp_path, 30)
-    assert 30 <= len(store) <= 34
-    monkeypatch.setattr(generation, "generate_shard", lambda *_: pytest.fail("generated again"))
-    assert filled(tmp_path, 30).rows(30) == store.rows(30)
 
 
 def test_an_unreadable_shard_is_made_again_and_a_missing_one_too(lm, tmp_path):

@@ -13,8 +13,8 @@ from noise_models import make_texts
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import online_stream
-from ebmcal.noise.sources import OnlineStream, Splice, Texts, splice_texts, split_words
-from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords, shuffle_words
+from ebmcal.noise.sources import OnlineStream, Splice, Texts, splice_texts
+from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords
 from tiny_models import SENTENCES
 
 ODD = [
@@ -90,12 +90,6 @@ def test_splices_are_about_as_long_as_data():
     assert not set(DISTINCT) & set(spliced)
 
 
-def test_every_cut_is_equally_likely():
-    texts = Counter(splice_texts("a b c d", "w x y z", np.random.default_rng(seed)) for seed in range(600))
-    assert set(texts) == {"a x y z", "a b y z", "a b c z"}
-    assert min(texts.values()) > 150
-
-
 def test_a_pair_is_spliced_in_three_ways():
     """The second sentence of another row, or either sentence spliced: a third each."""
     rows = PAIRS[range(len(PAIRS))]
@@ -149,11 +143,6 @@ def test_words_are_drawn_from_a_bounded_number_of_texts():
     ((text, _),) = RandomWords().write(texts, [np.random.default_rng(0)])
     assert len(text.split()) == 3000
     assert texts.n_read == 1 + MAX_TEXTS  # one for the length, the others for the words
-
-
-def test_shuffling_keeps_the_words():
-    for text in ("a b c d e f", "好电影 天气", "好电影"):
-        assert sorted(split_words(shuffle_words(text, np.random.default_rng(1)))[0]) == sorted(split_words(text)[0])
 
 
 def test_texts_of_a_file_for_single_texts_and_pairs():

@@ -8,7 +8,6 @@ import torch
 from noise_models import make_noise_lm
 from scipy import stats
 
-from ebmcal.noise import sampler
 from ebmcal.noise.causal_lm import Layout
 from ebmcal.noise.sampler import draw_from_top_k, sample, top_k_logits
 
@@ -137,16 +136,6 @@ def test_ended_samples_leave_the_batch(monkeypatch):
     assert [n for n, _ in shapes] == [4, 4, 4, 2, 2, 1, 1]  # the prompts, then six tokens of the longest answer
 
 
-def test_removing_rows_changes_nothing(lm, monkeypatch):
-    shapes = patched(lm, monkeypatch, end_after_every(lm, 5))
-    layouts = make_layouts(lm)
-    uniforms = uniforms_for(layouts, n_samples=4, length=30)
-    removed = [[s.written for s in samples] for samples in sample(lm, layouts, uniforms)]
-    assert len({n for n, _ in shapes[1:]}) > 3
-    monkeypatch.setattr(sampler, "REMOVE_AT", 1.0)
-    assert [[s.written for s in samples] for samples in sample(lm, layouts, uniforms)] == removed
-
-
 def test_samples_that_replace_ended_ones_change_nothing(lm, monkeypatch):
     """Rows end after every third token; with room for eight, new ones start next to unfinished ones."""
     shapes = patched(lm, monkeypatch, end_after_every(lm, 3))
@@ -182,13 +171,6 @@ def test_columns_that_no_row_needs_are_freed(monkeypatch):
     assert [len(s.written) for samples in groups for s in samples] == [len(u) for us in uniforms for u in us]
     assert len(lengths) > 50
     assert max(lengths) < 4 + 2 * 8
-
-
-def test_a_sample_without_an_end_is_unfinished(monkeypatch):
-    lm = make_noise_lm("llama")
-    patched(lm, monkeypatch, end_after(lm, 10_000))
-    groups = sample(lm, make_layouts(lm, n=2), [[np.full(4, 0.5)], [np.full(7, 0.5)]])
-    assert [(len(one.written), one.is_unfinished) for (one,) in groups] == [(4, True), (7, True)]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -229,12 +211,6 @@ def test_inverse_cdf_orders_by_probability_and_never_leaves_the_top_k():
     assert draw_from_top_k(logits, uniforms, k=2).tolist() == [1, 1, 1, 2, 2, 2]  # 2/3 and 1/3
     assert draw_from_top_k(logits, uniforms, k=1).tolist() == [1] * 6
     assert draw_from_top_k(logits, uniforms, k=99).tolist() == draw_from_top_k(logits, uniforms, k=4).tolist()
-
-
-def test_a_token_without_probability_is_never_drawn():
-    logits = torch.tensor([[0.0, -1e9, 0.0]]).repeat(3, 1)
-    drawn = draw_from_top_k(logits, torch.tensor([0.0, 0.5, 1 - 1e-16], dtype=torch.float64), k=3)
-    assert 1 not in drawn.tolist()
 
 
 @pytest.mark.parametrize("n", [30, 64 * 5, 5000, 5003])

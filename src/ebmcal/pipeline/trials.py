@@ -43,8 +43,8 @@ LOG_LINES = 200
 #: them that its strength is chosen on.
 FROZEN, MAX_PROBE_ROWS, MAX_STRENGTH_ROWS = Trial("frozen-probe", 0), 20_000, 3000
 
-#: The first inverse regularisation strength to try, and the largest.
-FIRST_STRENGTH, MAX_STRENGTH = 0.1, 1e4
+#: The first inverse regularisation strength to try, the largest, and the fall of the loss that another one needs.
+FIRST_STRENGTH, MAX_STRENGTH, MIN_GAIN = 0.1, 1e4, 0.01
 
 
 def ensure_trained(work: "Workspace", trial: Trial) -> None:
@@ -291,7 +291,7 @@ def fit_probe(features: np.ndarray, labels: np.ndarray, n_classes: int) -> Any:
                 logits = out_of_fold(strength, x, y, folds, n_classes)
                 losses[strength] = -float(logits[np.arange(len(y)), y].mean())
         better = min(losses, key=lambda strength: losses[strength])
-        if better == best or better > MAX_STRENGTH:
+        if losses[better] > (1 - MIN_GAIN) * losses[best] or better > MAX_STRENGTH:
             return LogisticRegression(C=best, max_iter=1000).fit(features, labels)
         best = better
 
