@@ -12,7 +12,6 @@ from ebmcal.errors import EbmcalError
 
 if TYPE_CHECKING:
     from ebmcal.config import RunConfig
-    from ebmcal.data.tasks import Task
 
 #: Columns of the output.
 WIDTH = 100
@@ -92,6 +91,8 @@ def tasks(
     """List the built-in tasks: columns, labels, metric and published settings."""
     import dataclasses
 
+    import yaml
+
     from ebmcal.data.tasks import TASKS, find_task
 
     chosen = [find_task(name)] if name else list(TASKS.values())
@@ -99,8 +100,8 @@ def tasks(
         typer.echo(json.dumps([dataclasses.asdict(task) for task in chosen], indent=2, ensure_ascii=False))
         return
     if name:
-        for key, value in _facts(chosen[0]).items():
-            typer.echo(f"{key + ':':20} {value}")
+        facts = {key: value for key, value in dataclasses.asdict(chosen[0]).items() if value}
+        typer.echo(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), nl=False)
         return
     rows = []
     for task in chosen:
@@ -112,30 +113,10 @@ def tasks(
     typer.echo("STS-B is not included: it is a regression task without classes.")
 
 
-def _facts(task: "Task") -> dict[str, str]:
-    labels = ", ".join(f"{i} = {label}" for i, label in enumerate(task.label_names))
-    facts = {
-        "task": f"{task.name}: {task.title}",
-        "texts": " and ".join(repr(name) for name in (task.text_column, task.text_pair_column) if name),
-        "label column": repr(task.label_column),
-        "labels": labels or "from the training file",
-        "metric": task.metric,
-    }
-    if task.folder:
-        facts["local files"] = ", ".join(f"{task.folder}/{file}" for file in task.files.values())
-    if "dev" in task.files:
-        facts["splits"] = "train; dev is cut in two by position: first half calibration, second half test"
-    if task.hub:
-        facts["hub"] = " ".join(part for part in (task.hub.dataset, task.hub.config) if part)
-    if task.published:
-        facts |= {name.replace("_", " "): f"{value:g}" for name, value in vars(task.published).items()}
-    return facts | ({"notes": task.notes} if task.notes else {})
-
-
 def _print_table(rows: list[Any], columns: list[str]) -> None:
     import pandas as pd
 
-    from ebmcal.reports.table import Table
+    from ebmcal.reports.page import Table
 
     Table(pd.DataFrame(rows, columns=columns)).print()
 
