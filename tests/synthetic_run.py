@@ -92,6 +92,7 @@ def document(methods, seeds):
     split = {
         "rows": 1000,
         "unit": "line",
+        "file": "mine.csv",
         "label_counts": dict.fromkeys(LABELS, 130),
         "duplicates": {"count": 2, "first": [1, 5]},
     }

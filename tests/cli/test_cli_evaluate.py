@@ -262,6 +262,7 @@ def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrat
     assert "temperature" not in shown
     model = run.model(Trial("baseline", 1))
     model.mkdir()
+    write_json(model / "config.json", {"id2label": dict(enumerate(NAMES))})
     save_calibrator(model, TemperatureScaling().fit_predictions(rows(seed=1, scale=3.0, prefix="cal")))
     write_json(run.results, {"recommended": {"trial": "baseline-seed1", "calibrator": "temperature (dev)"}})
     found = values(json.loads(output_of(run.root, "--format", "json").stdout))

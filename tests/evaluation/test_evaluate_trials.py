@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from evaluation_cases import make_split
 
-from ebmcal.evaluation import Evaluation, evaluate_trials
-from ebmcal.metrics import mean_of_tests
+from ebmcal.evaluation import evaluate_trials
 from ebmcal.run_dir import Trial
 
 SCALES = {"baseline": 3.0, "hidden": 1.2}
@@ -59,13 +58,6 @@ def test_methods_are_compared_with_the_baseline_over_shared_seeds(evaluation):
     assert ((frame["p_value"] < 0.05) == excludes_zero).all()
 
 
-def test_comparisons_of_tasks_can_be_averaged(evaluation):
-    test = evaluation.comparisons[evaluation.comparisons["metric"] == "nll"].to_dict("records")[0]
-    both = mean_of_tests([test, test])
-    assert both.difference == pytest.approx(test["difference"])
-    assert both.high - both.low < test["high"] - test["low"]
-
-
 def test_the_seeds_of_a_method_are_an_ensemble(evaluation):
     found = rows_of(evaluation, model="hidden ensemble", metric="nll")
     assert found["calibrator"].tolist() == [None, "temperature (dev)"]
@@ -87,12 +79,6 @@ def test_verdicts_are_one_per_method(evaluation):
     hidden, baseline = evaluation.verdicts()
     assert hidden.startswith("hidden")
     assert baseline.startswith("baseline is overconfident")
-
-
-def test_json_round_trip(evaluation):
-    again = Evaluation.from_json(evaluation.to_json())
-    assert again.results.equals(evaluation.results)
-    assert str(again.table(verbose=True)) == str(evaluation.table(verbose=True))
 
 
 def test_calibrators_on_out_of_fold_predictions_are_cross_fitted():

@@ -261,14 +261,6 @@ def test_files_that_do_not_state_their_model_are_accepted_with_a_warning(model, 
         ebmcal.monitor(model, write_log(tmp_path / "log.jsonl"))
 
 
-@pytest.mark.parametrize("suffix", [".parquet", ".csv"])
-def test_a_log_that_is_its_own_reference_is_refused(model, tmp_path, suffix):
-    for name in ("log", "copy"):
-        predict(100, seed=5).write(tmp_path / f"{name}{suffix}")
-        with pytest.raises(EbmcalError, match="itself, so no change could be detected"):
-            ebmcal.monitor(model, tmp_path / f"log{suffix}", reference=tmp_path / f"{name}{suffix}")
-
-
 def test_rounded_probabilities(model, tmp_path):
     lines = [json.dumps({"id": str(i), "prob_no": 0.33, "prob_yes": 0.66}) for i in range(40)]
     (tmp_path / "log.jsonl").write_text("\n".join(lines))

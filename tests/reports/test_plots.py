@@ -100,14 +100,6 @@ def test_reliability_has_the_histogram_below_and_ignores_unlabelled_rows():
     assert [p.get_height() for p in below.patches] == [p.get_height() for p in shown.patches]
 
 
-def test_reliability_of_a_label_is_class_wise():
-    rows = make_predictions(200)
-    ax = plots.reliability_diagram(rows, label=LABELS[0], histogram=False)
-    assert ax.get_title(loc="left").endswith(f"{(rows.labels == 0).sum()} texts")
-    lowest = rows.probs[:, 0] < 0.1
-    assert ax.patches[0].get_height() == pytest.approx((rows.labels[lowest] == 0).mean())
-
-
 def test_confusion_matrix_counts_every_pair_once():
     rows = make_predictions(200)
     numbers = [int(text.get_text()) for text in plots.confusion_matrix(rows).texts]

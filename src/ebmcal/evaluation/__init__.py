@@ -143,8 +143,8 @@ def _settings(metrics: Sequence[str] | None, n_bins: int, n_resamples: int, seed
         raise EbmcalError("metrics is empty. Pass some, such as accuracy and ece_classwise (--metrics: with commas).")
     for name in metrics or ():
         find_metric(name)
-    if isinstance(n_resamples, bool) or not isinstance(n_resamples, int) or not 0 <= n_resamples <= MAX_RESAMPLES:
-        raise EbmcalError(f"n_resamples: expected a whole number from 0 to {MAX_RESAMPLES:,}, got {n_resamples!r}.")
+    if not 0 <= n_resamples <= MAX_RESAMPLES:
+        raise EbmcalError(f"n_resamples: expected a number from 0 to {MAX_RESAMPLES:,}, got {n_resamples}.")
     chosen = tuple(dict.fromkeys(metrics or ()))
     return Settings(chosen or DEFAULT_METRICS, chosen or HEADLINE_METRICS, n_bins, n_resamples, seed)
 

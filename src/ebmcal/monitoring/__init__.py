@@ -20,6 +20,7 @@ import json
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from os import PathLike as OsPathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -126,11 +127,7 @@ def monitor(
     known, name = _find_reference(folder, reference, normalize)
     paths = [log] if isinstance(log, str | OsPathLike) else list(log)
 
-    def check(rows: Predictions, path: PathLike) -> None:
-        _check_same_model(folder, rows, str(path))
-        if _is_same(rows, known):
-            raise EbmcalError(f"{path} is the reference ({name}) itself, so no change could be detected.")
-
+    check = partial(_check_same_model, folder)
     given = read_log(paths, label_names=known.label_names, time_column=time_column, normalize=normalize, check=check)
     given = given if labels is None else add_labels(given, labels)
     given, known = replace(given, rows=_calibrated(given.rows, folder)), _calibrated(known.labelled(), folder)
@@ -188,17 +185,12 @@ def _calibrated(rows: Predictions, folder: Path) -> Predictions:
     return rows if rows.logits is None else calibrated(rows, read_calibrator(folder))
 
 
-def _check_same_model(folder: Path, rows: Predictions, name: str) -> None:
+def _check_same_model(folder: Path, rows: Predictions, name: PathLike) -> None:
     """Refuse predictions of another model; warn if they do not state their model."""
     if differences := model_differences(rows.meta, folder):
         raise EbmcalError(f"{name} was written by another model than {folder}: {differences}.")
     if not rows.meta.keys() & {"model", "weights", *IDENTITY}:
         warnings.warn(f"{name} does not state which model wrote it, so this was not checked.", stacklevel=3)
-
-
-def _is_same(rows: Predictions, known: Predictions) -> bool:
-    has_same_ids = rows.ids.astype(str).tolist() == known.ids.astype(str).tolist()
-    return has_same_ids and np.allclose(rows.probs, known.probs, atol=1e-6)
 
 
 def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | None) -> dict[str, Any]:

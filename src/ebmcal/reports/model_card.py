@@ -101,7 +101,7 @@ def code_span(text: object) -> str:
 
 def _config(data: RunData | None) -> dict[str, Any]:
     """The settings of the run without places on this machine."""
-    found = yaml.safe_load(data.read("config.yaml")) if data else None
+    found = yaml.safe_load(data.config) if data else None
     settings = found if isinstance(found, dict) else {}
     return {key: _without_place(value) for key, value in settings.items() if key not in ("output", "cache_dir")}
 

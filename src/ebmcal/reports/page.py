@@ -7,7 +7,6 @@ A `Page` has `Section`s, a section has blocks: a paragraph (str), a `Note`, a `T
 import base64
 import functools
 import hashlib
-import json
 import math
 import numbers
 import re
@@ -148,10 +147,6 @@ class Table:
         keys = self.headings
         rows = [dict(zip(keys, map(_plain, row), strict=True)) for row in self.frame.itertuples(index=False)]
         return {"title": self.title, "columns": keys, "rows": rows, "notes": list(self.notes)}
-
-    def to_json(self) -> str:
-        """`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
     def print(self) -> None:
         """Print within 100 columns, or within the terminal if it is narrower."""

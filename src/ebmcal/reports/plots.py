@@ -471,9 +471,7 @@ def energy_histograms(named: Mapping[str, Predictions], ax: "Axes | None" = None
     return ax
 
 
-def entropy_against_energy(
-    predictions: Predictions, ax: "Axes | None" = None, *, most: int = 500, seed: int = 0
-) -> "Axes":
+def entropy_against_energy(predictions: Predictions, ax: "Axes | None" = None, *, most: int = 500) -> "Axes":
     """One point per text (a sample of `most`): energy and entropy of P(·|x); crosses are wrong predictions.
 
     The title gives the rank correlation over all texts.
@@ -487,7 +485,7 @@ def entropy_against_energy(
     varies = len(energies) > 1 and np.ptp(energies) > 0 and np.ptp(entropy) > 0
     title = f"rank correlation {spearmanr(energies, entropy).statistic:.2f}" if varies else ""
     format_axes(ax, title=title, x="energy Ê(x)", y="entropy of P(·|x), nats")
-    shown = np.random.default_rng(seed).permutation(len(energies))[:most]
+    shown = np.random.default_rng(0).permutation(len(energies))[:most]
     correct = np.where(predictions.labels < 0, -1, predictions.predicted == predictions.labels)
     kinds = ((1, "right", BLUE, "o"), (0, "wrong", VERMILLION, "x"), (-1, "no label", INK, "."))
     for kind, name, color, marker in kinds:

@@ -101,14 +101,11 @@ class RunData:
         value = self.document.get(name)
         return value if isinstance(value, Mapping) else {}
 
-    def read(self, name: str) -> str:
-        """A text file of the run directory, empty if it is absent."""
-        path = self.root / name if self.root else None
+    @property
+    def config(self) -> str:
+        """The text of `config.yaml`, empty if it is absent."""
+        path = self.root / "config.yaml" if self.root else None
         return path.read_text(encoding="utf-8", errors="replace") if path and path.exists() else ""
-
-    def noise_examples(self) -> Table:
-        path = RunDir(self.root).noise_examples if self.root else None
-        return tables.noise_examples(read_json(path) if path and path.exists() else [])
 
     def energy_examples(self, subject: Subject, n: int = 5) -> Table:
         """The test texts of lowest and highest energy of a model, compared with the baseline of the same seed."""
@@ -140,14 +137,13 @@ def find_focus(data: RunData) -> Focus | None:
     """The recommended model with its labelled test rows; None if no model has any."""
     key, trial = tables.recommended_key(data.evaluation), data.part("recommended").get("trial")
     labelled = [s for s in data.subjects if s.test is not None and (s.test.labels >= 0).any()]
-    labelled.sort(key=lambda s: (key is None or s.method != key[0], s.name != trial))
-    for subject in labelled[:1]:
-        is_chosen = key is not None and subject.method == key[0]
-        calibrator = key[1] if key and is_chosen else next(iter(subject.versions), None)
-        after = subject.calibrated(calibrator, subject.test)
-        assert subject.test is not None
-        return Focus(subject, calibrator, subject.test.labelled(), after and after.labelled(), is_chosen)
-    return None
+    subject = min(labelled, key=lambda s: (key is None or s.method != key[0], s.name != trial), default=None)
+    if subject is None or subject.test is None:
+        return None
+    is_chosen = key is not None and subject.method == key[0]
+    calibrator = key[1] if key and is_chosen else next(iter(subject.versions), None)
+    after = subject.calibrated(calibrator, subject.test)
+    return Focus(subject, calibrator, subject.test.labelled(), after and after.labelled(), is_chosen)
 
 
 def read_run(root: PathLike) -> RunData:
@@ -177,14 +173,10 @@ def read_results(run: RunDir) -> "tuple[dict[str, Any], Evaluation]":
 
 
 def read_history(path: Path) -> Iterator[Mapping[str, Any]]:
-    """The entries of `history.jsonl`. A stopped run may leave an incomplete last line, which is skipped."""
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
+    """The entries of `history.jsonl`. A stopped run may leave an incomplete line, which is skipped."""
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines() if path.exists() else []:
+        with contextlib.suppress(ValueError):
             yield json.loads(line)
-        except ValueError as error:
-            if number < len(lines):
-                raise EbmcalError(f"{path}, line {number} is not JSON: {error}. Delete it to skip it.") from error
 
 
 def write_report(run_dir: PathLike, path: PathLike | None = None) -> Path:
@@ -266,11 +258,9 @@ def _lead(data: RunData, focus: Focus | None) -> str:
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
     texts = "pairs of texts" if focus.before.text_pairs is not None else "texts"
     task = f"Assigns one of {len(names)} labels ({shown}) to {texts}."
-    try:
-        n_train = f"{data.part('audit')['splits']['train']['rows']:,}"
-    except (KeyError, TypeError, ValueError):  # no run, or an edited results.json
-        return f"{task} Tested on {focus.before.n_rows:,}."
-    return f"{task} Trained on {n_train} and tested on {focus.before.n_rows:,}."
+    with contextlib.suppress(KeyError, TypeError, ValueError):  # no run, or an edited results.json
+        task += f" Trained on {data.part('audit')['splits']['train']['rows']:,}."
+    return f"{task} Tested on {focus.before.n_rows:,}."
 
 
 def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
@@ -504,7 +494,8 @@ def _training(data: RunData) -> Iterator[Block]:
 def _noise(data: RunData) -> Iterator[Block]:
     yield tables.noise_auroc_table(data.histories, data.evaluation.detection, data.part("noise").get("reuse"))
     yield tables.noise_source_table(data.part("noise"))
-    yield data.noise_examples()
+    path = RunDir(data.root).noise_examples if data.root else None
+    yield tables.noise_examples(read_json(path) if path and path.exists() else [])
     yield from _listing(data, "noise", "Noise settings")
 
 
@@ -518,9 +509,8 @@ def _data(data: RunData) -> Iterator[Block]:
 
 def _settings(data: RunData) -> Iterator[Block]:
     yield from _listing(data, "versions", "Versions")
-    yield from _listing(data, "fingerprints", "Fingerprints of the data")
-    if config := data.read("config.yaml"):
-        yield Code(config, "config.yaml")
+    if data.config:
+        yield Code(data.config, "config.yaml")
 
 
 def _listing(data: RunData, part: str, title: str) -> Iterator[Code]:

@@ -133,7 +133,7 @@ def evaluate_robustness(
     texts, labels = _sample(models[0], data, text_column, text_pair_column, label_column, max_rows, seed)
     suitable = [test for test in tests if _suits(test, models[0], texts)]
     conditions = list(make_conditions(texts, names, suitable, TokenSource(models[0].predictor.tokenizer), seed))
-    subjects = [Subject(name, _predict(m, models[0].label_names), _ood_rule(m)) for name, m in _named(models)]
+    subjects = [Subject(name, partial(_predict, m, models[0].label_names), _ood_rule(m)) for name, m in _named(models)]
     total = len(models) * len(texts) * (1 + len(conditions))
     with make_reporter(progress).stage("Robustness", total) as advance:
         records = score(subjects, texts, labels, conditions, suitable, advance)
@@ -186,9 +186,9 @@ def _suits(test: SuiteTest, model: "Model", texts: Sequence[Text]) -> bool:
     return is_single and test.required_labels() <= set(model.label_names)
 
 
-def _predict(model: "Model", label_names: Sequence[str]) -> Callable[[Sequence[Text]], Predictions]:
+def _predict(model: "Model", label_names: Sequence[str], texts: Sequence[Text]) -> Predictions:
     """Predictions with the classes in one order for all models: labels are indices in that order."""
-    return lambda texts: model.predict(list(texts), progress=False).reorder(label_names)
+    return model.predict(list(texts), progress=False).reorder(label_names)
 
 
 def _ood_rule(model: "Model") -> Callable[[Predictions], np.ndarray] | None:
