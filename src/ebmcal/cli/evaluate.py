@@ -36,7 +36,7 @@ def evaluate(
         typer.Argument(
             metavar="FILE",
             help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, .npz, - (standard input), or a "
-            "run directory: its test predictions.",
+            "run directory: its models on the test rows.",
         ),
     ],
     fit: Annotated[
