@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ebmcal.config import RunConfig, load_config
-from ebmcal.data import DataConfig, check_sources
+from ebmcal.data import DataConfig, check_sources, find_task
 from ebmcal.data.files import check_file
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
@@ -243,7 +243,8 @@ def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, 
 
 def _check(config: RunConfig, output: Path, in_memory: Mapping[str, Any]) -> None:
     """Raise for what is wrong with files, columns and the output directory; takes milliseconds."""
-    if not in_memory and not config.hub:
+    is_in_files = not config.task or find_task(config.task).files
+    if is_in_files and not in_memory and not config.hub:
         check_sources(DataConfig.from_run(config, {}))
     for path in config.ood.values():
         check_file(Path(path).expanduser())

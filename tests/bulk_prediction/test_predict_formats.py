@@ -253,8 +253,6 @@ def test_standard_input_is_read_chunk_by_chunk(model, monkeypatch, capsys):
         ("new.csv", "out.csv", {"id_column": "keys"}, "Did you mean 'key'"),
         ("new.csv", "out.csv", {"label_column": "key"}, "no row could be used.*'k0' is not one of bad, fair, good"),
         ("new.csv", "out.csv", {"input_format": "yaml"}, "input format 'yaml'"),
-        ("new.csv", "out.csv", {"encoding": "martian"}, "Unknown encoding 'martian'"),
-        ("new.csv", "out.csv", {"engine": "spark"}, "Unknown engine 'spark'. .*local, ray"),
         ("newer.csv", "out.csv", {}, "newer.csv does not exist. Did you mean 'new.csv'"),
         ("empty.csv", "out.csv", {}, "empty"),
         ("header.csv", "out.csv", {}, "no rows"),

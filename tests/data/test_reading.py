@@ -44,19 +44,26 @@ def test_csv_with_quotes_commas_and_line_breaks_in_fields(tmp_path):
     assert info["left_out"] == info["notes"] == {}
 
 
-@pytest.mark.parametrize("text", ["NA", "null", "None", "nan", "N/A", "", "1", "1.0", "007", "true", "-inf", "#N/A"])
-@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
-def test_texts_that_look_like_other_values_stay_texts(text, suffix, tmp_path):
-    path = tmp_path / f"a{suffix}"
-    rows = [{"text": text, "label": "x"}, {"text": "other", "label": "y"}]
-    separator = "\t" if suffix == ".tsv" else ","
-    if suffix in (".csv", ".tsv"):
-        path.write_text(f"text{separator}label\n" + "".join(f"{r['text']}{separator}{r['label']}\n" for r in rows))
-    elif suffix == ".parquet":
+def write_rows(path, rows):
+    """A file of dictionaries; text formats with a BOM and all kinds of line ends between the rows."""
+    if path.suffix == ".parquet":
         pq.write_table(pa.Table.from_pylist(rows), path)
-    else:
-        path.write_text("\n".join(map(json.dumps, rows)) if suffix == ".jsonl" else json.dumps(rows))
-    assert texts_of(path) == [text, "other"]
+        return
+    content = json.dumps(rows) if path.suffix == ".json" else "\n".join(map(json.dumps, rows))
+    if path.suffix in (".csv", ".tsv"):
+        content = ""
+        for i, row in enumerate([rows[0].keys(), *(row.values() for row in rows)]):
+            line, end = io.StringIO(), ("\r\n", "\n", "\r")[i % 3]
+            csv.writer(line, delimiter="\t" if path.suffix == ".tsv" else ",", lineterminator=end).writerow(row)
+            content += line.getvalue()
+    path.write_bytes(content.encode("utf-8-sig"))
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
+def test_texts_that_look_like_other_values_stay_texts(suffix, tmp_path):
+    texts = ["NA", "null", "None", "nan", "N/A", "", "1", "1.0", "007", "true", "-inf", "#N/A"]
+    write_rows(tmp_path / f"a{suffix}", [{"text": text, "label": "x"} for text in texts])
+    assert texts_of(tmp_path / f"a{suffix}") == texts
 
 
 def test_mixed_line_endings_bom_and_blank_lines(tmp_path):
@@ -138,19 +145,8 @@ ODD = [
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".jsonl", ".json", ".parquet"])
 def test_odd_texts_are_neither_lost_nor_joined(suffix, tmp_path):
-    path, rows = tmp_path / f"a{suffix}", [(text, "good") for text in ODD]
-    if suffix in (".csv", ".tsv"):  # with a BOM and all kinds of line ends between the rows
-        written = "\ufeff"
-        for i, row in enumerate([("text", "label"), *rows]):
-            line, end = io.StringIO(), ("\r\n", "\n", "\r")[i % 3]
-            csv.writer(line, delimiter="\t" if suffix == ".tsv" else ",", lineterminator=end).writerow(row)
-            written += line.getvalue()
-        path.write_bytes(written.encode())
-    elif suffix == ".parquet":
-        pq.write_table(pa.table({"text": ODD, "label": ["good"] * len(ODD)}), path)
-    else:
-        objects = [{"text": text, "label": label} for text, label in rows]
-        path.write_text(json.dumps(objects) if suffix == ".json" else "\n".join(map(json.dumps, objects)))
+    path = tmp_path / f"a{suffix}"
+    write_rows(path, [{"text": text, "label": "good"} for text in ODD])
     stored, info = read(path)
     assert stored["text"] == [text.replace("\0", " ") for text in ODD]
     assert set(stored["label"]) == {"good"}

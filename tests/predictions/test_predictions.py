@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from ebmcal import Predictions
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import align
+from ebmcal.predictions import align, ensemble
 from ebmcal.predictions.arrays import softmax
 
 SUFFIXES = ["parquet", "csv", "jsonl", "npz"]
@@ -462,3 +462,18 @@ def test_align_refuses_what_cannot_be_paired():
     b.labels[2] = (b.labels[2] + 1) % 3
     with pytest.raises(EbmcalError, match="id 'c' has another label in number 2"):
         align([a, b])
+
+
+def test_an_ensemble_averages_probabilities_and_energies_over_matched_rows():
+    one = sample(energies=np.arange(7.0), meta={"method": "hidden", "seed": 1})
+    other = one.replace(logits=one.logits[:, ::-1], energies=np.ones(7), meta={"method": "hidden", "seed": 2})
+    mixed = ensemble([one, other.rows([3, 1, 0, 2, 6, 5, 4]).reorder((NAMES[2], NAMES[0], NAMES[1]))])
+    np.testing.assert_allclose(mixed.probs, (one.probs + other.probs) / 2)
+    np.testing.assert_allclose(mixed.energies, (np.arange(7.0) + 1) / 2)
+    assert (mixed.logits, mixed.meta["method"], "seed" in mixed.meta) == (None, "hidden", False)
+    assert [meta["seed"] for meta in mixed.meta["ensemble"]] == [1, 2]
+    assert ensemble([one, other.replace(energies=None)]).energies is None
+    with pytest.raises(EbmcalError, match="at least two models, got 1"):
+        ensemble([one])
+    with pytest.raises(EbmcalError, match="the classes are a, b, c"):
+        ensemble([one, sample(names=("a", "b", "c"))])
