@@ -256,11 +256,7 @@ class TableSource:
 
 
 def format_of(path: Path) -> str:
-    """The format of a file by its suffix; text formats may be compressed (.gz).
-
-    >>> format_of(Path("a/train.csv")), format_of(Path("a/train.jsonl.gz"))
-    ('csv', 'jsonl')
-    """
+    """The format of a file by its suffix; text formats may be compressed (.gz)."""
     is_packed = path.suffix.lower() == ".gz"
     suffix = (Path(path.stem) if is_packed else path).suffix.lower()
     if suffix not in SUFFIXES or (is_packed and suffix == ".parquet"):

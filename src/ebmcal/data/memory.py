@@ -17,12 +17,7 @@ ACCEPTED = (
 
 
 def object_source(data: Any, columns: Columns) -> tuple[TableSource, Columns]:
-    """The table of an object, and its columns, which exist. Lists get the usual names.
-
-    >>> source, columns = object_source((["fine film", "dull film"], [1, 0]), Columns())
-    >>> source.table.to_pydict(), columns.label
-    ({'text': ['fine film', 'dull film'], 'label': [1, 0]}, 'label')
-    """
+    """The table of an object, and its columns, which exist. Lists get the usual names."""
     import pyarrow as pa
 
     name = f"the {type(data).__name__}"

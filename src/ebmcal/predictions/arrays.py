@@ -71,9 +71,9 @@ class Predictions:
         if energies is not None:
             as_scores(energies, "energies", n_rows)
             self.energies = _floats(np.asarray(energies))
-        self.ids = np.arange(n_rows).astype(f"U{len(str(n_rows))}") if ids is None else ids
-        if not (isinstance(self.ids, np.ndarray) and self.ids.dtype.kind == "U"):
-            self.ids = np.array([str(i) for i in self.ids], dtype=object)
+        if ids is not None:
+            is_text = isinstance(ids, np.ndarray) and ids.dtype.kind == "U"
+            self.__dict__["ids"] = ids if is_text else np.array([str(i) for i in ids], dtype=object)
         self.texts = None if texts is None else list(texts)
         self.text_pairs = None if text_pairs is None else list(text_pairs)
         self.distances = None
@@ -82,8 +82,8 @@ class Predictions:
         self.meta = dict(meta or {})
         self.human = None if human is None else _shares(human, n_rows, n_classes)
         for name in ("ids", "texts", "text_pairs"):
-            if getattr(self, name) is not None:
-                _check_length(getattr(self, name), name, n_rows)
+            if self.__dict__.get(name) is not None:
+                _check_length(self.__dict__[name], name, n_rows)
 
     def __repr__(self) -> str:
         names = ", ".join(self.label_names[:5]) + (", …" if self.n_classes > 5 else "")
@@ -91,6 +91,11 @@ class Predictions:
 
     def __len__(self) -> int:
         return self.n_rows
+
+    @functools.cached_property
+    def ids(self) -> np.ndarray:
+        """The ids [n] of str; by default the row numbers, made when needed, because many rows make them large."""
+        return np.arange(self.n_rows).astype(f"U{len(str(self.n_rows))}")
 
     @functools.cached_property
     def probs(self) -> np.ndarray:

@@ -68,12 +68,7 @@ def without_error_rows(table: FileColumns, where: object) -> FileColumns:
 def to_fields(
     table: FileColumns, label_names: Sequence[str] | None = None, *, labels_required: bool = True
 ) -> dict[str, Any]:
-    """The arguments of `Predictions` in a table; `label_names` names the classes of a file that numbers them.
-
-    >>> fields = to_fields(FileColumns({"label": ["yes"], "prob_no": [0.2], "prob_yes": [0.8]}))
-    >>> fields["labels"], fields["label_names"], fields["probs"]
-    (array([1]), ('no', 'yes'), array([[0.2, 0.8]]))
-    """
+    """The arguments of `Predictions` in a table; `label_names` names the classes of a file that numbers them."""
     columns: dict[str, Any] = {n: table.columns[long] for n, long in _NPZ_NAMES.items() if long in table.columns}
     columns |= table.columns
     if not labels_required and "label" not in columns:
@@ -116,11 +111,7 @@ def to_columns(fields: Mapping[str, Any], kind: str, matrix: np.ndarray, suffix:
 
 
 def numbers(column: Any, name: str) -> np.ndarray:
-    """A column of finite numbers: float32 and float64 as they are, anything else as float64; errors name the row.
-
-    >>> numbers([1, "2.5"], "energy")
-    array([1. , 2.5])
-    """
+    """A column of finite numbers: float32 and float64 as they are, anything else as float64; errors name the row."""
     if not (isinstance(column, np.ndarray) and column.dtype in (np.float32, np.float64)):
         column = np.array([_number(value, name, row) for row, value in enumerate(column)], dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(column))
@@ -254,13 +245,7 @@ def _is_votes(column: Any) -> bool:
 
 
 def read_columns(path: PathLike) -> FileColumns:
-    """Read a file by its suffix; "-" is standard input.
-
-    >>> import tempfile; p = Path(tempfile.mkdtemp()) / "p.csv"
-    >>> _ = p.write_text("label,prob_no,prob_yes\\nyes,0.2,0.8\\n")
-    >>> read_columns(p).columns["prob_yes"]
-    array([0.8])
-    """
+    """Read a file by its suffix; "-" is standard input."""
     if os.fspath(path) == "-":
         return _read_stdin()
     path = Path(path)
