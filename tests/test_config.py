@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import pytest
-import yaml
 
 from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
 from ebmcal.errors import EbmcalError
@@ -19,12 +18,8 @@ def write(path, text):
 def test_a_yaml_file_with_overrides(tmp_path):
     path = write(tmp_path / "run.yaml", "train: mine.csv\nbatch-size: 8\nmethods: baseline, hidden\nseeds: 3\n")
     config = load_config(path, {"batch_size": 4})
-    assert (config.train, config.batch_size, config.methods, config.seeds) == (
-        Path("mine.csv"),
-        4,
-        ["baseline", "hidden"],
-        [3],
-    )
+    assert (config.train, config.batch_size) == (Path("mine.csv"), 4)
+    assert (config.methods, config.seeds) == (["baseline", "hidden"], [3])
 
 
 def test_a_dumped_config_loads_again(tmp_path):
@@ -48,12 +43,11 @@ def test_all_mistakes_are_reported_at_once():
         ("train: a.csv\ntrain: b.csv\n", "duplicate key 'train'"),
         ("- a\n- b\n", "must contain `setting: value` lines"),
         ("a: [1\n", "not valid YAML"),
-        ("a: &x [1]\nb: *x\n", "aliases are not supported"),
         ("x: " + "[" * 5000, "not valid YAML"),
         ("methods: [" + "a," * 20_000 + "]", "characters"),
         ("x" * 200_000, "characters"),
     ],
-    ids=["duplicate", "list", "broken", "alias", "nested", "many", "long"],
+    ids=["duplicate", "list", "broken", "nested", "many", "long"],
 )
 def test_bad_yaml_is_explained_quickly(tmp_path, text, message):
     with pytest.raises(EbmcalError, match=message):
@@ -115,7 +109,3 @@ def test_defaults_depend_on_the_data_and_the_encoder():
     assert small.centered
     assert n_epochs(500) == 10
     assert resolve_training({"steps": 7, "energy_weight": 2.0}, 500, 384).steps == 7
-
-
-def test_yaml_of_all_defaults_is_plain():
-    assert isinstance(yaml.safe_load(dump_config(RunConfig())), dict)

@@ -67,8 +67,5 @@ def test_cross_fitting_attaches_a_temperature(encoder_dir):
 def test_wrong_input(encoder_dir, X, y, message):
     with pytest.raises(EbmcalError, match=message):
         make(encoder_dir).fit(X, y)
-
-
-def test_an_unknown_calibration(encoder_dir):
     with pytest.raises(EbmcalError, match="None or 'cross-fit'"):
         make(encoder_dir, calibration="magic").fit(TEXTS, LABELS)

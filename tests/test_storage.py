@@ -98,13 +98,8 @@ def test_trials_and_cards(tmp_path):
 
 
 def test_the_weights_fingerprint_changes_with_the_weights(tmp_path):
-    import numpy as np
-    from safetensors.numpy import save_file
-
-    for value in (0.0, 1.0):
-        save_file({"w": np.full((100, 100), value, dtype=np.float32)}, tmp_path / "model.safetensors")
-        found = weights_fingerprint(tmp_path)
-        assert found == weights_fingerprint(tmp_path)
-        if value:
-            assert found != before  # noqa: F821
-        before = found  # noqa: F841
+    found = []
+    for value in (b"a", b"a", b"b"):
+        (tmp_path / "model.safetensors").write_bytes(value * 40_000)
+        found.append(weights_fingerprint(tmp_path))
+    assert found[0] == found[1] != found[2]

@@ -1,10 +1,5 @@
 """The routes of the web UI: explanation of a text, effect of words, evaluation of a file, histograms, the page."""
 
-import json
-import shutil
-import subprocess
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -226,23 +221,3 @@ def test_the_api_key_protects_everything_but_the_page(models):
         codes = [call(app, "GET", path).status_code for path in ("/", "/ui.js", "/ui/about")]
         codes += [explain(app, text="a").status_code, upload(app, b"").status_code, describe(app, b"").status_code]
     assert codes == [200, 200, 401, 401, 401, 401]
-
-
-@pytest.mark.skipif(shutil.which("node") is None, reason="no node on PATH")
-@pytest.mark.parametrize(
-    ("low", "high", "expected"),
-    [
-        (-3.2, 1.1, ["-3", "-2", "-1", "0", "1"]),
-        (0, 0.031, ["0.00", "0.01", "0.02", "0.03"]),
-        (-250, 900, ["-200", "0", "200", "400", "600", "800"]),
-        (2.04, 2.06, ["2.040", "2.045", "2.050", "2.055", "2.060"]),
-        (-0.5, 0.5, ["-0.4", "-0.2", "0.0", "0.2", "0.4"]),
-    ],
-)
-def test_axis_ticks_are_round_numbers_with_enough_digits(low, high, expected):
-    source = (Path(ebmcal.__file__).parent / "serving" / "static" / "ui.js").read_text(encoding="utf-8")
-    function = source[source.index("function ticks(") : source.index("function histogram(")]
-    script = f"{function}\nconsole.log(JSON.stringify(ticks({low}, {high}, 6)));"
-    ticks = json.loads(subprocess.run(["node", "-e", script], capture_output=True, text=True, check=True).stdout)
-    assert [tick["text"].replace("−", "-") for tick in ticks] == expected
-    assert [tick["at"] for tick in ticks] == pytest.approx([float(text) for text in expected])
