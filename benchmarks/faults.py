@@ -458,12 +458,16 @@ def run_trial(shop: Workshop, kind: str, number: int, seed: int, count: Count, v
     rng, start = random.Random(f"{seed} {kind} {number}"), time.monotonic()
     with tempfile.TemporaryDirectory(dir=shop.root) as name, contextlib.redirect_stdout(io.StringIO()) as printed:
         try:
+            (Path(name) / "cwd").mkdir()
+            os.chdir(Path(name) / "cwd")  # bad arguments may be taken for the names of new files
             outcome = KINDS[kind](shop, Path(name), rng)
         except Exception as error:
             outcome = "failure"
             text = str(error) if isinstance(error, Failed) else traceback.format_exc()
             about = f"{printed.getvalue()}\n{text}"[-3000:].replace(name, "TRIAL").replace(str(shop.root), "ROOT")
             count.failures.append({"trial": f"{kind}:{number}", "problem": about})
+        finally:
+            os.chdir(shop.root)
     count.n += 1
     count.seconds += time.monotonic() - start
     count.outcomes[outcome] += 1
