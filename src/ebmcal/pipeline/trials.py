@@ -291,7 +291,7 @@ def fit_probe(features: np.ndarray, labels: np.ndarray, n_classes: int) -> Any:
                 logits = out_of_fold(strength, x, y, folds, n_classes)
                 losses[strength] = -float(logits[np.arange(len(y)), y].mean())
         better = min(losses, key=lambda strength: losses[strength])
-        if losses[better] > (1 - MIN_GAIN) * losses[best] or better > MAX_STRENGTH:
+        if losses[better] >= (1 - MIN_GAIN) * losses[best] or better > MAX_STRENGTH:
             return LogisticRegression(C=best, max_iter=1000).fit(features, labels)
         best = better
 
