@@ -1,16 +1,35 @@
 """`ebmcal serve`: a model over HTTP. `ebmcal export`: as verified ONNX. `ebmcal push`: on the Hugging Face hub."""
 
+import inspect
+from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from ebmcal.cli.options import Model
 from ebmcal.serving import Limits
 
-DEFAULT = Limits()
+
+def _with_limits(function: Callable[..., None]) -> Callable[..., None]:
+    """The command with every field of `Limits` as an option."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not p.VAR_KEYWORD]
+    limits = [
+        inspect.Parameter(
+            limit.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=limit.default,
+            annotation=Annotated[type(limit.default), typer.Option(help=limit.metadata["help"])],
+        )
+        for limit in fields(Limits)
+    ]
+    function.__signature__ = signature.replace(parameters=[*own, *limits])  # type: ignore[attr-defined]
+    return function
 
 
+@_with_limits
 def serve(
     model: Model,
     ui: Annotated[bool, typer.Option("--ui", help="Add a web page at / to try the model.")] = False,
@@ -21,35 +40,14 @@ def serve(
         Path | None, typer.Option(help="Append all answers, without texts, to this .jsonl file (see ebmcal monitor).")
     ] = None,
     log_texts: Annotated[bool, typer.Option("--log-texts", help="Also write texts to the logs.")] = False,
-    max_body: Annotated[int, typer.Option(help="Maximum bytes per request (413).")] = DEFAULT.max_body,
-    max_texts: Annotated[int, typer.Option(help="Maximum texts per request (422).")] = DEFAULT.max_texts,
-    max_characters: Annotated[int, typer.Option(help="Maximum characters per text (422).")] = DEFAULT.max_characters,
-    max_tokens: Annotated[int, typer.Option(help="Maximum tokens per request (422).")] = DEFAULT.max_tokens,
-    max_queue: Annotated[int, typer.Option(help="Maximum texts in the queue (429).")] = DEFAULT.max_queue,
-    max_buffered: Annotated[
-        int, typer.Option(help="Maximum bytes of all request bodies in memory (503).")
-    ] = DEFAULT.max_buffered,
-    max_connections: Annotated[
-        int, typer.Option(help="Maximum open connections; at most what the system allows.")
-    ] = DEFAULT.max_connections,
-    timeout: Annotated[float, typer.Option(help="Maximum seconds per request (504).")] = DEFAULT.timeout,
-    header_timeout: Annotated[
-        float, typer.Option(help="Maximum seconds until the headers of a request are complete.")
-    ] = DEFAULT.header_timeout,
-    batch_tokens: Annotated[int, typer.Option(help="Maximum tokens per batch.")] = DEFAULT.batch_tokens,
-    batch_wait: Annotated[float, typer.Option(help="Maximum batching delay in seconds.")] = DEFAULT.batch_wait,
-    stall: Annotated[float, typer.Option(help="Seconds without progress after which /healthz fails.")] = DEFAULT.stall,
+    **limits: Any,
 ) -> None:
     """Serve a model over HTTP: POST /v1/classify. Set EBMCAL_API_KEY in the environment to require an API key."""
-    limits = Limits(
-        max_body=max_body, max_texts=max_texts, max_characters=max_characters, max_tokens=max_tokens,
-        max_queue=max_queue, max_buffered=max_buffered, max_connections=max_connections, timeout=timeout,
-        header_timeout=header_timeout, batch_tokens=batch_tokens, batch_wait=batch_wait, stall=stall,
-    )  # fmt: skip
+    checked = Limits(**limits)
     from ebmcal.serving import server
 
     server.serve(
-        model, ui=ui, baseline=baseline, host=host, port=port, limits=limits, log_texts=log_texts, log_file=log,
+        model, ui=ui, baseline=baseline, host=host, port=port, limits=checked, log_texts=log_texts, log_file=log,
         report=lambda text: typer.echo(text, err=True),
     )  # fmt: skip
 

@@ -5,7 +5,7 @@ responses, `service` queues texts in a `batcher`, computes the answers and logs 
 """
 
 import importlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from ebmcal.errors import EbmcalError
@@ -24,6 +24,10 @@ def __getattr__(name: str) -> Any:  # torch and FastAPI are imported on first us
     return getattr(importlib.import_module(modules[name]), name)
 
 
+def _limit(default: Any, help_: str) -> Any:
+    return field(default=default, metadata={"help": help_})
+
+
 @dataclass(frozen=True)
 class Limits:
     """Limits of a server; each one is an option of `ebmcal serve`. All problems are reported at once.
@@ -35,18 +39,20 @@ class Limits:
     ebmcal.errors.EbmcalError: max_texts must be at least 1, got 0. timeout must be at least 0.001, got -1.
     """
 
-    max_body: int = 1_000_000  # bytes per request; above: 413
-    max_texts: int = 256  # per request; above: 422, as for the next two
-    max_characters: int = 100_000  # per text
-    max_tokens: int = 32_768  # per request, after each text is truncated to the model's maximum length
-    max_queue: int = 1024  # texts waiting for the model; a request that does not fit gets 429
-    max_buffered: int = 64_000_000  # bytes of all request bodies in memory; a request that does not fit gets 503
-    max_connections: int = 4096  # lowered to what the file-descriptor limit allows
-    timeout: float = 30.0  # seconds per request; then 504
-    header_timeout: float = 10.0  # seconds until the headers of a request are complete; then the connection is closed
-    batch_tokens: int = 1024  # per batch: larger batches are hardly faster on a CPU and increase latency
-    batch_wait: float = 0.002  # maximum batching delay in seconds, only while several clients are active
-    stall: float = 60.0  # seconds without progress of the worker after which /healthz fails
+    max_body: int = _limit(1_000_000, "Maximum bytes per request (413).")
+    max_texts: int = _limit(256, "Maximum texts per request (422).")
+    max_characters: int = _limit(100_000, "Maximum characters per text (422).")
+    max_tokens: int = _limit(32_768, "Maximum tokens per request (422).")
+    max_queue: int = _limit(1024, "Maximum texts in the queue (429).")
+    max_buffered: int = _limit(64_000_000, "Maximum bytes of all request bodies in memory (503).")
+    max_connections: int = _limit(4096, "Maximum open connections; at most what the system allows.")
+    timeout: float = _limit(30.0, "Maximum seconds per request (504).")
+    header_timeout: float = _limit(10.0, "Maximum seconds until the headers of a request are complete.")
+    # Larger batches are hardly faster on a CPU and increase latency.
+    batch_tokens: int = _limit(1024, "Maximum tokens per batch.")
+    # Only while several clients are active.
+    batch_wait: float = _limit(0.002, "Maximum batching delay in seconds.")
+    stall: float = _limit(60.0, "Seconds without progress after which /healthz fails.")
 
     def __post_init__(self) -> None:
         special = {"batch_wait": 0, "max_queue": self.max_texts, "max_buffered": self.max_body}
