@@ -141,7 +141,6 @@ def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
 
     SIGINT and SIGTERM save a checkpoint and raise `Interrupted`; the same call then continues.
     """
-    reuse_freed_memory()
     directory, total = Path(trainer.args.output_dir), trainer.args.max_steps
     start = next(reversed(checkpoints(directory)), None)
     done = checkpoint_step(start) if start else 0

@@ -31,6 +31,7 @@ from ebmcal.noise.build import online_stream
 from ebmcal.noise.sources import NoiseStream
 from ebmcal.training import recipe
 from ebmcal.training.collator import EnergyCollator, EpochSampler, NoiseSchedule, TrainingRows
+from ebmcal.training.runtime import reuse_freed_memory
 
 #: A larger absolute energy means divergence, whatever the loss says.
 ENERGY_LIMIT = 1e4
@@ -159,6 +160,7 @@ class EnergyTrainer(Trainer):
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in the Trainer; the method then does what it does once after training."""
+        reuse_freed_memory()
         result = super().train(*args, **kwargs)
         self.method.finish(self)
         return result
