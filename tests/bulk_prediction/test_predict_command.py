@@ -113,7 +113,9 @@ def test_options(table, folder, run):
     code, out, _ = run(folder, table / "new.csv", "-o", table / "out.npz")
     assert code == 0
     np.testing.assert_allclose(Predictions.read(table / "out.npz").probs, ebmcal.load(folder).predict_proba(TEXTS))
-    assert "disagreement" in json.loads(run(folder, "-", "--mc-dropout", "2", stdin="fine\n")[1])
+    code, out, err = run(folder, "-", "--mc-dropout", "2", stdin="fine\n")
+    assert "disagreement" in json.loads(out)
+    assert "standard output: 1 row, averaged" in err
 
 
 @pytest.mark.parametrize(

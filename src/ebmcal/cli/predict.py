@@ -94,11 +94,13 @@ def _load(directories: list[str], mc_dropout: int, warn: bool = False) -> "Any |
 
 
 def _summary_text(done: "Summary") -> str:
+    from ebmcal.errors import plural
+
     calibrator, folded = done.meta.get("calibrator"), done.meta.get("folded_temperature")
     state = "averaged" if "ensemble" in done.meta else "not calibrated"
     state = f"calibrated by {calibrator['name']}" if calibrator else state
     parts = [
-        f"{done.n_rows:,} rows",
+        plural(done.n_rows, "row"),
         f"temperature {folded:.4g} in the weights" if folded and not calibrator else state,
     ]
     counts = {"abstained": done.n_abstained, "OOD": done.n_ood, "already done": done.n_reused}
