@@ -80,6 +80,15 @@ def test_a_detected_separator_is_reported(tmp_path):
     assert "train: columns separated by ';': detected from the header." in shown
 
 
+def test_rows_without_lines_count_from_0_and_are_not_ids(tmp_path):
+    rows = {"key": [f"k{i + 7}" for i in range(60)], "text": [f"text {i % 59}" for i in range(60)]}
+    rows["label"] = ["ab"[i % 59 % 2] for i in range(60)]
+    data = DataConfig(train=rows, test=rows, id_column="key")
+    shown = audit_messages(load_task(data, tmp_path / "cache").audit)
+    copy = "train: 1 row with the text of an earlier row: kept, copies stay in one split"
+    assert f"{copy} (row 59 of the dict, counting from 0)." in shown
+
+
 def test_repeated_ids_are_reported(tmp_path):
     rows = [(f"text {i}", "ab"[i % 2], f"k{max(i, 2)}") for i in range(60)]
     path = write_csv(tmp_path / "texts.csv", rows, ("text", "label", "key"))
