@@ -7,7 +7,6 @@ import pytest
 
 from ebmcal import AbstentionRule, Predictions
 from ebmcal.calibration import TemperatureScaling, read_calibrator, save_calibrator
-from ebmcal.cli import main
 from ebmcal.run_dir import RunDir, Trial, update_card
 from ebmcal.selective import read_rule
 from ebmcal.storage import write_json
@@ -17,15 +16,8 @@ GUARANTEES = ("--max-error", "0.1", "--coverage", "0.9")
 
 
 @pytest.fixture
-def run(capsys):
-    def call(*arguments, code=0, command="abstain"):
-        with pytest.raises(SystemExit) as stop:
-            main([command, *map(str, arguments)])
-        printed = capsys.readouterr()
-        assert (stop.value.code or 0) == code, printed.err
-        return printed.err + printed.out
-
-    return call
+def run(command):
+    return lambda *arguments, **expected: command("abstain", *arguments, **expected)
 
 
 def rows(n=800, seed=0, **changes):
@@ -101,9 +93,9 @@ def test_classes_in_another_order_are_the_same(model_dir, held_out, run):
     assert read_rule(model_dir).to_json() == expected
 
 
-def test_calibrating_again_removes_the_rule_and_reports_it(model_dir, held_out, run):
+def test_calibrating_again_removes_the_rule_and_reports_it(model_dir, held_out, run, command):
     run(model_dir, "--predictions", held_out, *GUARANTEES)
-    printed = run(model_dir, "--predictions", held_out, command="calibrate")
+    printed = command("calibrate", model_dir, "--predictions", held_out)
     assert "Removed the abstention rule" in printed
     assert read_rule(model_dir) is None
     assert "with one parameter this is harmless" in run(model_dir, "--predictions", held_out, *GUARANTEES)
