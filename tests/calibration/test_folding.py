@@ -134,24 +134,6 @@ def test_sharded_models(tmp_path, fitted):
     assert folded_temperature(tmp_path) == fitted.temperature_
 
 
-def test_another_number_of_classes_is_refused(tmp_path, calibrated_rows):
-    tiny_model("bert").save_pretrained(tmp_path)
-    with pytest.raises(EbmcalError, match="2 classes"):
-        fold(tmp_path, TemperatureScaling().fit(*calibrated_rows(500, 2)))
-
-
-def test_a_model_without_a_known_last_layer_is_refused(tmp_path, fitted):
-    tiny_model("bert").base_model.save_pretrained(tmp_path)
-    with pytest.raises(EbmcalError, match="No last layer found"):
-        fold(tmp_path, fitted)
-
-
-def test_a_folder_without_safetensors_is_refused(tmp_path, fitted):
-    (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(EbmcalError, match=r"no model\.safetensors"):
-        fold(tmp_path, fitted)
-
-
 @pytest.mark.parametrize("length", [0, 5, 500, -10])
 def test_a_truncated_file_is_refused(length, tmp_path, fitted):
     tiny_model("bert").save_pretrained(tmp_path)
@@ -159,3 +141,15 @@ def test_a_truncated_file_is_refused(length, tmp_path, fitted):
     (tmp_path / "model.safetensors").write_bytes(whole[:length])
     with pytest.raises(EbmcalError, match="safetensors"):
         fold(tmp_path, fitted)
+
+
+def test_a_model_that_cannot_be_folded_is_refused(tmp_path, fitted, calibrated_rows):
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(EbmcalError, match=r"no model\.safetensors"):
+        fold(tmp_path, fitted)
+    tiny_model("bert").base_model.save_pretrained(tmp_path)
+    with pytest.raises(EbmcalError, match="No last layer found"):
+        fold(tmp_path, fitted)
+    tiny_model("bert").save_pretrained(tmp_path)
+    with pytest.raises(EbmcalError, match="2 classes"):
+        fold(tmp_path, TemperatureScaling().fit(*calibrated_rows(500, 2)))

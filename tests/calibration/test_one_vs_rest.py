@@ -5,7 +5,7 @@ import pytest
 from scipy.special import expit, log_expit, logsumexp, softmax
 
 from ebmcal import EbmcalError
-from ebmcal.calibration import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling, logits_of
+from ebmcal.calibration import HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling, logits_of
 from ebmcal.calibration.curves import BetaCurve, BinCurve, edges_at, equal_mass_stops, fit_logistic, smoothed_targets
 from ebmcal.calibration.scaling import log_odds, vector_objective
 
@@ -47,10 +47,6 @@ def test_platt_agrees_with_scikit_learn(calibrated_rows):
     assert ours.intercept == pytest.approx(-theirs.b_, abs=1e-4)
 
 
-def test_platt_targets_of_an_absent_label():
-    np.testing.assert_array_equal(smoothed_targets(np.zeros(8, dtype=bool)), np.full(8, 0.1))
-
-
 def test_isotonic_agrees_with_scikit_learn(calibrated_rows):
     isotonic = pytest.importorskip("sklearn.isotonic")
     logits, y = calibrated_rows(3000, 2)
@@ -61,26 +57,6 @@ def test_isotonic_agrees_with_scikit_learn(calibrated_rows):
     grid = np.linspace(-8, 8, 500)
     probs = ours.predict_proba(np.stack([np.zeros(500), grid], axis=1))[:, 1]
     np.testing.assert_allclose(probs, theirs.predict(grid), atol=1e-12)
-
-
-def test_isotonic_keeps_only_the_ends_of_flat_stretches(calibrated_rows):
-    curve = Isotonic().fit(*calibrated_rows(5000, 2)).curves_[0]
-    assert len(curve.odds) < 1000
-    assert (np.diff(curve.odds) > 0).all()
-    assert (np.diff(curve.values) >= 0).all()
-
-
-def test_beta_contains_the_identity():
-    odds = np.linspace(-5, 5, 101)
-    np.testing.assert_allclose(BetaCurve(1.0, 1.0, 0.0)(odds), expit(odds), rtol=1e-12)
-
-
-def test_beta_finds_the_curve_the_labels_were_drawn_from():
-    rng = np.random.default_rng(0)
-    odds = rng.normal(size=200_000) * 2
-    truth = BetaCurve(0.5, 2.0, 0.3)
-    found = BetaCurve.fit(odds, rng.random(200_000) < truth(odds))
-    assert (found.a, found.b, found.c) == pytest.approx((0.5, 2.0, 0.3), abs=0.05)
 
 
 def test_beta_agrees_with_an_unpenalised_regression():
@@ -182,40 +158,9 @@ def test_scaling_binning_has_few_values_each_the_mean_of_its_bin(calibrated_rows
     curve = ScalingBinning(n_bins=5).fit(logits, y).curves_[0]
     platt = Platt().fit(logits, y).curves_[0]
     odds = logits[:, 1] - logits[:, 0]
-    bins = curve.bins(odds)
+    bins = np.searchsorted(curve.edges, odds)
     assert np.bincount(bins).tolist() == [200] * 5
     np.testing.assert_allclose(curve.values, [platt(odds[bins == b]).mean() for b in range(5)], rtol=1e-12)
-
-
-@pytest.mark.parametrize("calibrator", [ScalingBinning(n_bins=0), HistogramBinning(n_bins="x"), ScalingBinning(True)])
-def test_bad_bins_are_refused(calibrator, calibrated_rows):
-    with pytest.raises(EbmcalError, match="n_bins: expected a whole number"):
-        calibrator.fit(*calibrated_rows(3000, 2))
-
-
-def test_bad_settings_are_refused(calibrated_rows):
-    rows = calibrated_rows(3000, 2)
-    with pytest.raises(EbmcalError, match="mass, width"):
-        HistogramBinning(binning="mas").fit(*rows)
-    with pytest.raises(EbmcalError, match="pseudo_rows"):
-        HistogramBinning(pseudo_rows=-1).fit(*rows)
-    with pytest.raises(EbmcalError, match="penalty"):
-        VectorScaling(penalty=0).fit(*rows)
-    with pytest.raises(EbmcalError, match="penalty"):
-        VectorScaling(penalty="small").fit(*rows)
-
-
-def test_vector_scaling_finds_scales_and_biases(calibrated_rows):
-    logits, y = calibrated_rows(100_000, 3)
-    distorted = (logits - logits.mean(axis=1, keepdims=True) - [0.0, 0.5, -0.5]) / [1.0, 2.0, 0.5]
-    fitted = VectorScaling().fit(distorted, y)
-    z = distorted - distorted.mean(axis=1, keepdims=True)
-    undone = softmax(z * fitted.scale_ + fitted.bias_, axis=1)
-    assert fitted.converged_
-    np.testing.assert_allclose(fitted.predict_proba(distorted), undone, atol=1e-12)
-    nll = -np.log(undone[np.arange(len(y)), y]).mean()
-    plain = -np.log(softmax(distorted, axis=1)[np.arange(len(y)), y]).mean()
-    assert nll < plain - 0.02
 
 
 def test_vector_scaling_has_the_gradient_of_its_loss(calibrated_rows):
@@ -234,7 +179,16 @@ def test_vector_scaling_falls_back_to_temperature(calibrated_rows):
     assert np.abs(fitted.bias_).max() < 1e-6
 
 
-def test_two_classes_need_one_curve(calibrated_rows):
-    for calibrator in (Platt(), Beta(), Isotonic(), ScalingBinning(), HistogramBinning()):
-        assert len(calibrator.fit(*calibrated_rows(2000, 2)).curves_) == 1
-        assert len(calibrator.fit(*calibrated_rows(2000, 3)).curves_) == 3
+@pytest.mark.parametrize(
+    ("calibrator", "words"),
+    [
+        (ScalingBinning(n_bins=0), "n_bins: expected a whole number"),
+        (HistogramBinning(n_bins="x"), "n_bins: expected a whole number"),
+        (HistogramBinning(binning="mas"), "mass, width"),
+        (HistogramBinning(pseudo_rows=-1), "pseudo_rows"),
+        (VectorScaling(penalty="small"), "penalty"),
+    ],
+)
+def test_bad_settings_are_refused(calibrator, words, calibrated_rows):
+    with pytest.raises(EbmcalError, match=words):
+        calibrator.fit(*calibrated_rows(3000, 2))

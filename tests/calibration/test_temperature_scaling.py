@@ -4,8 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize_scalar
-from scipy.special import logsumexp, softmax
+from scipy.special import softmax
 
 from ebmcal.calibration import TemperatureGrid, TemperatureScaling
 from ebmcal.calibration.scaling import AUTHORS_GRID
@@ -32,11 +31,6 @@ def test_the_optimum_is_exact(n, n_classes, scale, calibrated_rows):
     assert fitted.temperature_ == pytest.approx(reference_temperature(scale * logits, y), rel=1e-9)
 
 
-def test_the_temperature_of_calibrated_rows_is_what_they_were_multiplied_by(calibrated_rows):
-    logits, y = calibrated_rows(50000, 3)
-    assert TemperatureScaling().fit(2.5 * logits, y).temperature_ == pytest.approx(2.5, rel=0.03)
-
-
 def test_agrees_with_scikit_learn(calibrated_rows):
     calibration = pytest.importorskip("sklearn.calibration")
     if not hasattr(calibration, "_TemperatureScaling"):
@@ -46,14 +40,6 @@ def test_agrees_with_scikit_learn(calibrated_rows):
     ours = TemperatureScaling().fit(3 * logits, y)
     assert ours.temperature_ == pytest.approx(1 / float(theirs.beta_), abs=1e-6)
     np.testing.assert_allclose(ours.predict_proba(logits), theirs.predict(logits), atol=1e-6)
-
-
-def test_float32_gives_the_same_temperature(calibrated_rows):
-    logits, y = calibrated_rows(5000, 3)
-    single = (3 * logits).astype(np.float32)
-    fitted = TemperatureScaling().fit(single, y).temperature_
-    assert fitted == TemperatureScaling().fit(single.astype(np.float64), y).temperature_
-    assert fitted > 2.5
 
 
 def test_a_sample_that_misleads_does_not_mislead_the_fit():
@@ -99,23 +85,6 @@ def test_logits_worse_than_chance_stop_at_the_upper_bound():
 def test_flat_rows_leave_the_temperature_at_one():
     fitted = TemperatureScaling().fit(np.full((200, 3), 7.0), np.arange(200) % 3)
     assert (fitted.temperature_, fitted.converged_) == (1.0, True)
-
-
-def test_the_predicted_labels_stay(calibrated_rows):
-    logits, y = calibrated_rows(1000, 4)
-    probs = TemperatureScaling().fit(5 * logits, y).predict_proba(5 * logits)
-    np.testing.assert_array_equal(probs.argmax(axis=1), logits.argmax(axis=1))
-
-
-def test_the_nll_is_least_among_neighbours(calibrated_rows):
-    logits, y = calibrated_rows(2000, 3)
-
-    def nll(t):
-        z = logits / t
-        return (logsumexp(z, axis=1) - z[np.arange(len(y)), y]).mean()
-
-    fitted = TemperatureScaling().fit(logits, y).temperature_
-    assert nll(fitted) <= minimize_scalar(nll, bounds=(0.1, 10), method="bounded").fun + 1e-12
 
 
 def test_the_grid_takes_the_best_of_the_authors_thirteen(calibrated_rows):

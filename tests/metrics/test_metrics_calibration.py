@@ -2,8 +2,6 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from metric_cases import bin_by_definition, ece_by_loops, make_rows
 
 from ebmcal import EbmcalError, metrics
@@ -44,16 +42,6 @@ def test_zero_and_one_fall_into_the_outer_bins():
         assert metric([1, 0], probs=[[1.0, 0.0], [0.0, 1.0]]) == 1.0
 
 
-@pytest.mark.parametrize(("labels", "classwise", "top"), [([0], 0.6 / 3, 0.3), ([1], (0.7 + 0.8 + 0.1) / 3, 0.7)])
-def test_one_row(labels, classwise, top):
-    assert ece_classwise(labels, probs=[[0.7, 0.2, 0.1]]) == pytest.approx(classwise)
-    assert ece_top_label(labels, probs=[[0.7, 0.2, 0.1]]) == pytest.approx(top)
-
-
-def test_one_class():
-    assert [metric([0, 0], probs=[[1.0], [1.0]]) for metric in BINNED] == [0.0] * len(BINNED)
-
-
 def test_a_class_without_rows_counts():
     probs = np.tile([0.0, 1.0, 0.0], (5, 1))
     assert ece_top_label([0] * 5, probs=probs) == 1.0  # not zero because class 1 never occurs
@@ -74,19 +62,6 @@ def test_values_at_and_next_to_every_edge(n_bins):
     np.testing.assert_array_equal(assign_bins(values, n_bins, "width"), expected)
     if n_bins <= 100:
         assert expected.tolist() == [bin_by_definition(v, n_bins) for v in values]
-
-
-def test_an_edge_where_multiplication_rounds_up():
-    below = np.nextafter(9 / 20, 0)
-    assert int(below * 20) == 9
-    assert assign_bins(np.array([below, 9 / 20, 0.15]), 20, "width").tolist() == [8, 9, 3]
-
-
-@settings(max_examples=50)
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=30), st.integers(1, 150))
-def test_bins_are_those_of_comparison(values, n_bins):
-    expected = np.searchsorted(np.arange(1, n_bins) / n_bins, values, side="right")
-    np.testing.assert_array_equal(assign_bins(np.array(values), n_bins, "width"), expected)
 
 
 @pytest.mark.parametrize("n_bins", [1, 5, 20])

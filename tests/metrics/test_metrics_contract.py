@@ -1,7 +1,5 @@
 """Properties of every entry of METRICS, over shapes, dtypes and degenerate rows."""
 
-import math
-
 import hypothesis
 import numpy as np
 import pytest
@@ -57,19 +55,6 @@ def test_memory_layout_does_not_matter(name, layout):
     labels, probs = make_rows(40)
     expected = METRICS[name].function(labels, probs=probs)
     assert METRICS[name].function(labels, probs=layout(probs)) == pytest.approx(expected, abs=1e-15)
-
-
-@pytest.mark.parametrize("name", [name for name in NAMES if METRICS[name].events is None])
-def test_statistics_of_weighted_rows_give_the_metric_of_repeated_rows(name):
-    labels, probs = make_rows(60)
-    statistics = METRICS[name].statistics(labels, probs)
-    assert statistics.value() == pytest.approx(METRICS[name].function(labels, probs=probs), abs=1e-12)
-    weights = np.bincount(np.random.default_rng(0).integers(0, 60, 60), minlength=60)
-    index, amount = statistics.entries(slice(0, 60))
-    sums = np.bincount(index.ravel(), (amount * weights).ravel(), minlength=math.prod(statistics.shape))
-    rows = np.repeat(np.arange(60), weights)
-    expected = METRICS[name].function(labels[rows], probs=probs[rows])
-    assert statistics.finish(sums.reshape(statistics.shape), np.float64(60)) == pytest.approx(expected, abs=1e-12)
 
 
 def test_titles_are_unique_and_qualified():

@@ -156,13 +156,6 @@ def test_a_summary_has_every_default_metric_and_agrees_with_bootstrap():
         assert interval == bootstrap(name, p.labels, probs=p.probs, n_resamples=50, seed=2)
 
 
-def test_a_summary_of_logits_is_that_of_their_probabilities():
-    p = predictions()
-    logits = Predictions(p.labels, p.label_names, logits=np.log(p.probs))
-    for name, interval in summarize(logits, n_resamples=0).items():
-        assert interval.value == pytest.approx(METRICS[name].function(p.labels, probs=p.probs), abs=1e-9)
-
-
 def test_a_summary_uses_labelled_rows():
     p = predictions()
     partly = Predictions(np.where(np.arange(400) < 100, -1, p.labels), p.label_names, probs=p.probs)

@@ -8,7 +8,7 @@ from metric_cases import make_rows
 from scipy import stats
 
 from ebmcal.metrics import METRICS, bootstrap, paired_test
-from ebmcal.metrics.calibration import NoiseBias, binned_error, binomial_deviation
+from ebmcal.metrics.calibration import binned_error, binomial_deviation
 from ebmcal.predictions.arrays import softmax
 
 RAISED = sorted(name for name, metric in METRICS.items() if metric.is_raised_by_noise)
@@ -81,11 +81,6 @@ def test_debiased_and_plain_errors_share_their_interval():
     plain, debiased = (bootstrap(f"ece_top_label{end}", labels, probs=probs) for end in ("", "_debiased"))
     assert (plain.low, plain.high) == (debiased.low, debiased.high)
     assert debiased.noise_floor is None
-
-
-def test_a_wider_margin_widens_both_ends():
-    narrow, wide = (NoiseBias(0.1, 0.03, 0.02, 0.02, has_bins=True).interval(margin) for margin in (0.01, 0.05))
-    assert wide[0] < narrow[0] < 0.1 < narrow[1] < wide[1]
 
 
 def test_equal_mass_bins_have_intervals_too():

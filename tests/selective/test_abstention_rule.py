@@ -52,12 +52,6 @@ def test_counts_keep_ties_together():
     assert errors.tolist() == [1, 2]
 
 
-def test_planning_rows_do_not_test():
-    plan, test = split_rows(103)
-    assert sorted([*plan, *test]) == list(range(103))
-    assert len(plan) == 20
-
-
 @pytest.mark.parametrize("score", SCORES)
 def test_a_rule_answers_what_it_is_sure_of(score):
     rule, new = fit_abstention(rows(), max_error=0.1, score=score), rows(2000, seed=1)
@@ -84,10 +78,6 @@ def test_ood_texts_are_not_answered_unless_asked_for():
         assert ("answered" if answer_ood else "abstains") in rule.describe()[-1]
     only_ood = fit_abstention(rows(), ood=0.1).apply(new)
     np.testing.assert_array_equal(only_ood.answered, ~only_ood.is_ood)
-
-
-def test_no_ood_test_if_the_rate_is_zero():
-    assert fit_abstention(rows(), max_error=0.1, ood=0).ood is None
 
 
 def test_p_values_and_sets_by_hand():
@@ -171,12 +161,6 @@ def test_the_ood_threshold_may_use_out_of_fold_rows_approximately(tmp_path):
         assert (again.ood.score, again.ood.is_approximate) == (name, True)
         assert "about 5.0% of texts like the 400 calibration texts reach it (not guaranteed" in again.describe()[0]
     assert "at most 5.0%" in fit_abstention(rows(), ood=0.05).describe()[0]
-
-
-def test_too_few_rows_are_reported_before_anything_is_measured(monkeypatch):
-    monkeypatch.setattr("ebmcal.selective.fitting.distinct_rows", lambda rows: pytest.fail("work before the check"))
-    with pytest.raises(EbmcalError, match="at least 56 labelled rows are needed"):
-        fit_abstention(rows(40), max_error=0.05)
 
 
 def test_rows_without_labels_or_energies():

@@ -34,7 +34,7 @@ def passes(scores, wrong, max_error, seed):
 def test_the_suggestion_is_enough_in_nine_of_ten_cases(kind, noise, n, max_error):
     (scores, wrong), rng = population(kind, noise), np.random.default_rng(1)
     suggested, enough = [], []
-    while len(suggested) < 8:
+    while len(suggested) < 6:
         index = rng.integers(0, N_POPULATION, n)
         if passes(scores[index], wrong[index], max_error, len(suggested)):
             continue
