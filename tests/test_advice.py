@@ -172,3 +172,14 @@ def test_the_advice_is_json():
     assert document["trial"] == "baseline-seed1"
     assert document["evidence"][0]["calibrator"] == "temperature (dev)"
     assert (document["rows"], document["n_rows"]) == ("calibration", 2000)
+
+
+def test_a_single_row_has_no_verdict():
+    assert confidence_gap(np.array([1]), np.array([[0.99, 0.01]])).verdict is None
+
+
+def test_rows_with_repeated_ids_are_all_used():
+    rows = draw(3.0).replace(ids=["same"] * 2000)
+    advice = advice_for(baseline=rows)
+    assert advice.n_rows == 2000
+    assert advice.evidence[-1]["nll"] == pytest.approx(advice_for(baseline=draw(3.0)).evidence[-1]["nll"])

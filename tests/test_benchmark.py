@@ -395,3 +395,19 @@ def test_a_real_benchmark_of_a_tiny_encoder(write_plan, place):
     assert headline(outcomes) == "4 of 4 trials done"
     assert load_config(outcomes[0].task.directory.config).steps == 2
     assert "hidden" in (place / "plan" / "benchmark.md").read_text()
+
+
+def test_a_mistake_of_several_tasks_is_reported_once(write_plan):
+    with pytest.raises(EbmcalError) as found:
+        load_benchmark(write_plan(tasks=["mood", "other"], encoder="./no-such-encoder"))
+    assert str(found.value).count("no-such-encoder") == 1
+    assert "mood, other:" in str(found.value)
+
+
+def test_only_a_failure_of_a_selected_task_is_an_error(write_plan, runs, capsys):
+    runs.broken = {("other", "baseline-seed1")}
+    path = write_plan(tasks=["mood", "other"])
+    for names, code in ((), 1), (("--only", "mood"), 0):
+        with pytest.raises(SystemExit) as stopped:
+            main(["benchmark", str(path), *names])
+        assert stopped.value.code == code

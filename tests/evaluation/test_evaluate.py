@@ -261,3 +261,11 @@ def test_many_classes_are_fast():
     assert time.process_time() - start < 30  # a quadratic check takes minutes
     for metric in ("accuracy", "ece_classwise"):
         assert value(found, "a", metric) == pytest.approx(value(found, "b", metric))
+
+
+def test_another_reference(both):
+    found = ebmcal.evaluate(both, reference="ours", metrics=["nll"], **QUICK)
+    assert found.comparisons[["model", "reference"]].to_numpy().tolist() == [["base", "ours"]]
+    assert found.comparisons["difference"].item() > 0
+    with pytest.raises(EbmcalError, match="Unknown reference 'our'. Did you mean 'ours'"):
+        ebmcal.evaluate(both, reference="our", **QUICK)

@@ -283,3 +283,10 @@ sys.exit(bool({{"torch", "transformers", "datasets"}} & sys.modules.keys()))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_test_split_is_the_reference_without_a_calibration_split(model, tmp_path):
+    run = RunDir(tmp_path / "run")
+    run.predictions(TRIAL, "calibration").rename(run.predictions(TRIAL, "test"))
+    log = write_log(tmp_path / "log.jsonl", (False,))
+    assert ebmcal.monitor(model, log).document["reference"]["name"] == "the test split"

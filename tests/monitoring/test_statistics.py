@@ -93,3 +93,11 @@ def test_predicted_labels_by_hand(reference, window, expected):
 
     p = label_test(predicted(reference), predicted(window))
     assert p is None if expected is None else p == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_estimate_follows_harder_texts():
+    rng = np.random.default_rng(0)
+    known, new = predict(rng, 2000), predict(rng, 2000, scale=0.5)
+    found = estimate_accuracy(known, new)
+    assert accuracy(new) < accuracy(known) - 0.1
+    assert found["low"] <= accuracy(new) <= found["high"]

@@ -14,7 +14,7 @@ from scipy.stats import spearmanr
 from ebmcal.metrics import ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.reports import plots
-from ebmcal.reports.plots import STYLES, energy_histogram, safe_label, styles_for, to_svg
+from ebmcal.reports.plots import STYLES, compact_svg, energy_histogram, safe_label, styles_for, to_svg
 from synthetic_run import LABELS, make_history, make_predictions
 
 ODD_NAMES = (
@@ -205,3 +205,25 @@ def test_svg_needs_no_network_and_follows_the_colours_of_the_page():
     assert "var(--fig-ink,#1b1f24)" in svg
     used = set(re.findall(r"url\(#(\w+)\)", svg)) | set(re.findall(r'href="#(\w+)"', svg))
     assert used <= set(re.findall(r' id="(\w+)"', svg)), "nothing that is referenced may be stripped"
+
+
+def test_tradeoff_has_a_point_per_checkpoint_and_rings_the_last():
+    ax = plots.accuracy_against_ece([("a", make_history("hidden", 1, 200))])
+    points, ring = ax.lines
+    assert len(points.get_xdata()) == 4
+    assert ring.get_xdata().tolist() == [points.get_xdata()[-1]]
+
+
+def test_compacting_leaves_text_alone():
+    raw = (
+        '<?xml?>\n<svg xmlns="http://www.w3.org/2000/svg"><text x="1.23456"> id="text_1" 0.123456 #0072b2</text></svg>'
+    )
+    assert compact_svg(raw).endswith('<text x="1.23"> id="text_1" 0.123456 #0072b2</text></svg>')
+
+
+def test_reliability_of_a_label_is_class_wise():
+    rows = make_predictions(200)
+    ax = plots.reliability_diagram(rows, label=LABELS[0], histogram=False)
+    assert ax.get_title(loc="left").endswith(f"{(rows.labels == 0).sum()} texts")
+    lowest = rows.probs[:, 0] < 0.1
+    assert ax.patches[0].get_height() == pytest.approx((rows.labels[lowest] == 0).mean())

@@ -4,6 +4,7 @@ import html
 import json
 import re
 import shutil
+import time
 from html.parser import HTMLParser
 
 import numpy as np
@@ -21,7 +22,7 @@ from ebmcal.reports.page import Picture
 from ebmcal.reports.report import confidence_verdict
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json
-from synthetic_run import HOSTILE_TEXTS, LABELS, make_predictions, make_run
+from synthetic_run import HOSTILE_TEXTS, LABELS, METHODS, make_predictions, make_run
 
 
 class Page(HTMLParser):
@@ -353,3 +354,27 @@ def test_command_writes_html_and_explains_errors(run, tmp_path):
     assert "is a directory" in str(result.exception)
     with pytest.raises(EbmcalError, match="Available: markdown, json"):
         report_text(run, "latx")
+
+
+def test_numbers_have_their_value_for_sorting(finished):
+    cells = [a for tag, a in finished[2].tags if tag in ("td", "th") and "data-value" in a]
+    assert len(cells) > 50
+    assert all(np.isfinite(float(a["data-value"])) for a in cells)
+
+
+def test_evaluation_reports_of_one_row(tmp_path):
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # few rows
+        evaluation = ebmcal.evaluate({"one": make_predictions(1)}, n_resamples=5)
+    Page(write_evaluation_report(evaluation, tmp_path / "e.html").read_text(encoding="utf-8"))
+
+
+@pytest.mark.slow
+def test_five_methods_two_seeds_stay_small_and_fast(tmp_path):
+    run = make_run(tmp_path / "run", methods=tuple(METHODS), n=3000)
+    started = time.process_time()
+    path = write_report(run)
+    assert path.stat().st_size < 1_500_000
+    assert time.process_time() - started < 20

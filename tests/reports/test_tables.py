@@ -321,3 +321,14 @@ def test_noise_sources_show_what_is_known():
     assert table.columns == ["Source", "Words", "Copies"]
     assert [cell.text for cell in table.cells()[1]] == ["mlm", "9.0", "–"]
     assert not len(noise_source_table({}))
+
+
+def test_terminal_takes_markup_as_text():
+    table = Table(pd.DataFrame({"[red]m": ["[bold]x"]}), "[red]t")
+    assert "[red]t" in str(table)
+    assert "[bold]x" in str(table)
+
+
+def test_other_metrics_are_shown_if_the_headline_is_incomplete():
+    rows = make_results({("a", None, None): {"aurc": 0.1, "aurc_by_energy": 0.2, "my_score": 3.0}})
+    assert tables.summary_table(make_evaluation(rows)).columns == ["Model", "AURC", "AURC by energy", "My score"]
