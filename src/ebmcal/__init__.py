@@ -44,6 +44,7 @@ _MODULES = {
 
 if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps the two equal
     from ebmcal import calibration, data, metrics, noise, reports, selective
+    from ebmcal.bulk_prediction import predict_file
     from ebmcal.calibration import ScalingBinning, TemperatureScaling
     from ebmcal.config import RunConfig
     from ebmcal.errors import EbmcalError
@@ -54,7 +55,6 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.monitoring import monitor
     from ebmcal.noise import generate_noise
     from ebmcal.pipeline.cross_fit import cross_fit
-    from ebmcal.bulk_prediction import predict_file
     from ebmcal.predictions import Predictions
     from ebmcal.reports import write_report
     from ebmcal.robustness import evaluate_robustness
