@@ -244,10 +244,10 @@ def test_the_strength_of_the_probe_is_chosen_on_some_rows_and_inside_the_range(m
 
     monkeypatch.setattr(trials, "out_of_fold", recorded)
     monkeypatch.setattr(trials, "MAX_STRENGTH_ROWS", 300)
-    probe = trials.fit_probe(features * 100, labels, 3)  # large features need a small strength
+    probe = trials.fit_probe(features / 10, labels, 3)  # small features need a large strength
     assert set(tried.values()) == {300}
     assert min(tried) < probe.C < max(tried)
-    assert probe.C < trials.FIRST_STRENGTH / 10
+    assert probe.C > trials.FIRST_STRENGTH
 
 
 def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):
