@@ -79,7 +79,7 @@ def test_the_command_shows_all_tasks_or_one_or_json():
     assert all(name in overview for name in TASKS)
     shown = run("MRPC")
     assert "'#1 String'" in shown
-    assert "equivalent" in shown
+    assert "\n- not_equivalent\n- equivalent\n" in shown
     assert "2296" in shown
     assert [entry["name"] for entry in json.loads(run("--json"))] == list(TASKS)
     assert json.loads(run("cola", "--json"))[0]["metric"] == "matthews"
