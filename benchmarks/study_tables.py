@@ -111,9 +111,7 @@ def headline() -> str:
     cells = Cells("study")
     header = ["task (training rows)", *(title(*m) for m in HEADLINE)]
     largest = {TASKS[t][0]: t for t in cells.tasks("baseline", "hidden") if t != "wnli"}
-    rows = [
-        [f"{name} ({n_train(cells, t):,})", *(cells.pair(t, *m) for m in HEADLINE)] for name, t in largest.items()
-    ]
+    rows = [[f"{name} ({n_train(cells, t):,})", *(cells.pair(t, *m) for m in HEADLINE)] for name, t in largest.items()]
     return markdown(header, rows)
 
 
