@@ -1,6 +1,6 @@
 """Training the noise LM and generating texts with SmolLM2: from 1,000 texts of about 20 words to 4,000 noise texts.
 
-    python benchmarks/noise_stage.py [--mode infill] [--mode continue] [--steps N] [--precision fp32]
+    python benchmarks/noise_stage.py [--mode infill] [--mode plain] [--steps N] [--precision fp32]
 
 In bfloat16 if the hardware is faster with it, as in a run. Prints the time of both stages, an estimate for 100,000
 source texts on this machine and, by arithmetic, on a GPU.
@@ -72,7 +72,7 @@ def measure(mode: str, dataset: Dataset, steps: int | None, precision: str, dire
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--mode", choices=("infill", "continue"), action="append")
+    parser.add_argument("--mode", choices=("infill", "plain"), action="append")
     parser.add_argument("--steps", type=int, help="of the noise LM; by default until its held-out loss is flat")
     parser.add_argument("--precision", choices=("fp32", "bf16"), default="bf16" if use_bf16("auto") else "fp32")
     parser.add_argument("--threads", type=int, default=2)
@@ -80,7 +80,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     directory = Path(mkdtemp())
     dataset = texts_of_20_words(directory)
-    modes = options.mode or ("infill", "continue")
+    modes = options.mode or ("infill", "plain")
     publish("noise_stage", [measure(m, dataset, options.steps, options.precision, directory / m) for m in modes])
 
 
