@@ -410,8 +410,8 @@ TARGET, SAFETY, MAX_ROWS = 0.98, 2.0, 1_000_000
 
 def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:
     """The error that a guarantee is not supported, with what would help: more rows, how many, or a larger error."""
-    needed, chance = rows_needed(scores, wrong, max_error, confidence)
-    more = f"About {needed:,} labelled rows like these may be enough (estimated chance {chance:.0%})."
+    even, needed, chance = rows_needed(scores, wrong, max_error, confidence)
+    more = f"About {even:,} labelled rows like these have an even chance to be enough, {needed:,} one of {chance:.0%}."
     if chance < 0.5:
         more = "Even many more rows are unlikely to be enough: no threshold has a clearly smaller error."
     return EbmcalError(
@@ -420,8 +420,8 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
     )
 
 
-def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> tuple[int, float]:
-    """How many labelled rows are likely to support a guarantee, and the chance that they do.
+def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> tuple[int, int, float]:
+    """How many labelled rows support a guarantee with an even chance, how many almost surely, and the chance of these.
 
     The error rate as a function of the score is uncertain, so populations are drawn from its posterior; rows are drawn
     from each and the planned test is carried out.
@@ -431,12 +431,17 @@ def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confide
     low = max(len(scores), least_rows(max_error, confidence))
     grid = np.unique(np.geomspace(low, max(MAX_ROWS, low), 60).astype(int))
     chance = _success_rate(int(grid[-1]), mass, rates, max_error, confidence, rng)
-    first, last = 0, len(grid) - 1
-    while first < last:
-        middle = (first + last) // 2
-        passes = _success_rate(int(grid[middle]), mass, rates, max_error, confidence, rng) >= TARGET * chance
-        first, last = (first, middle) if passes else (middle + 1, last)
-    return int(float(f"{SAFETY * grid[first]:.2g}")), TARGET * chance
+
+    def smallest(target: float) -> int:
+        first, last = 0, len(grid) - 1
+        while first < last:
+            middle = (first + last) // 2
+            passes = _success_rate(int(grid[middle]), mass, rates, max_error, confidence, rng) >= target
+            first, last = (first, middle) if passes else (middle + 1, last)
+        return int(grid[first])
+
+    even, sure = smallest(0.5), SAFETY * smallest(TARGET * chance)
+    return int(float(f"{even:.2g}")), int(float(f"{sure:.2g}")), TARGET * chance
 
 
 def _draw_populations(
