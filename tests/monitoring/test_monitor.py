@@ -290,3 +290,18 @@ def test_the_test_split_is_the_reference_without_a_calibration_split(model, tmp_
     run.predictions(TRIAL, "calibration").rename(run.predictions(TRIAL, "test"))
     log = write_log(tmp_path / "log.jsonl", (False,))
     assert ebmcal.monitor(model, log).document["reference"]["name"] == "the test split"
+
+
+def test_a_small_test_split_is_replaced_by_out_of_fold_predictions(model, tmp_path):
+    run, log = RunDir(tmp_path / "run"), write_log(tmp_path / "log.jsonl")
+    run.predictions(TRIAL, "calibration").unlink()
+    predict(23, seed=1).write(run.predictions(TRIAL, "test"))
+    with pytest.raises(EbmcalError, match="the test split: expected at least 30 .* got 23.*--reference FILE"):
+        ebmcal.monitor(model, log)
+    predict(160, seed=2).write(run.predictions(TRIAL, "out_of_fold"))
+    found = ebmcal.monitor(model, log)
+    assert found.document["reference"]["n_rows"] == 160
+    assert found.document["reference"]["energy"] is None, "the models of the folds have energies of another scale"
+    assert "Reference (out-of-fold predictions, as the test split has 23 labelled rows): 160 rows" in " ".join(
+        str(found).split()
+    )

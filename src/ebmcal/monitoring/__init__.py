@@ -50,6 +50,14 @@ Z = 1.959963984540054  # of a 95% interval
 #: Rows a window needs to be tested, and a reference to compare with.
 MIN_ROWS = 30
 
+#: Splits of a run that can be the reference, in this order, and their names. Out-of-fold rows are training rows,
+#: predicted by models trained without them.
+REFERENCE_SPLITS = {
+    "calibration": "the calibration split",
+    "test": "the test split",
+    "out_of_fold": "out-of-fold predictions",
+}
+
 #: Expected rows per label and sample that the chi-squared approximation needs; rarer labels are pooled.
 MIN_EXPECTED = 5
 
@@ -109,10 +117,11 @@ def monitor(
     """Estimated accuracy, drift, and the shares of OOD and abstained texts, in windows of time or of rows.
 
     `model` is a model directory, or a run and then its recommended model. `reference` are labelled predictions of the
-    model for typical texts; default: those of the calibration (or test) split of its run. `labels` is a file with the
-    columns id and label for rows with labels known by now. `false_alarm_rate` bounds the probability of any drift alarm
-    if nothing has changed, over all windows of the log, or over `planned_windows` if more will follow. `min_accuracy`
-    adds an alarm when the accuracy is significantly lower. `normalize` is for rounded probabilities.
+    model for typical texts; default: those of the calibration or test split of its run, or out-of-fold ones if these
+    have fewer than 30 labelled rows. `labels` is a file with the columns id and label for rows with labels known by
+    now. `false_alarm_rate` bounds the probability of any drift alarm if nothing has changed, over all windows of the
+    log, or over `planned_windows` if more will follow. `min_accuracy` adds an alarm when the accuracy is significantly
+    lower. `normalize` is for rounded probabilities.
 
         ebmcal.monitor("model", "answers.jsonl", every="1d").report("monitoring.html")
     """
@@ -151,7 +160,7 @@ def monitor(
 
 
 def _find_reference(folder: Path, given: PathLike | Predictions | None, normalize: bool) -> tuple[Predictions, str]:
-    """The given reference, or the predictions of the run for its calibration (else test) split; and its name."""
+    """The given reference, or predictions of the run (`REFERENCE_SPLITS`); and its name."""
     if given is None:
         rows, name = _run_predictions(folder)
     else:
@@ -160,24 +169,36 @@ def _find_reference(folder: Path, given: PathLike | Predictions | None, normaliz
         _check_same_model(folder, rows, name)
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{name} holds training rows, on which the model is too accurate. Give held-out rows.")
-    n_labelled = int((rows.labels >= 0).sum())
-    if n_labelled < MIN_ROWS:
-        raise EbmcalError(f"{name}: expected at least {MIN_ROWS} labelled rows, got {n_labelled}.")
+    if (n_labelled := _count_labelled(rows)) < MIN_ROWS:
+        raise EbmcalError(
+            f"{name}: expected at least {MIN_ROWS} labelled rows, got {n_labelled}. Give more labelled "
+            "predictions of the model: --reference FILE"
+        )
     return rows, name
 
 
 def _run_predictions(folder: Path) -> tuple[Predictions, str]:
-    for split in ("calibration", "test"):
-        path = predictions_of_model(folder, split)
-        if path is not None:
-            rows, temperature = read_for_model(path, folder), folded_temperature(folder)
-            if temperature is not None and rows.logits is not None:  # predicted before the temperature was folded in
-                rows = rows.replace(logits=rows.logits / temperature)
-            return rows, f"the {split} split"
-    raise EbmcalError(
-        f"{folder} is not in a run directory with predictions, so there is no reference. Give labelled predictions of "
-        "the model for typical texts: --reference FILE"
-    )
+    """The first split of the run with enough labelled rows, and its name with the reason if it is not the first one."""
+    paths = {split: predictions_of_model(folder, split) for split in REFERENCE_SPLITS}
+    found = {split: read_for_model(path, folder) for split, path in paths.items() if path is not None}
+    if not found:
+        raise EbmcalError(
+            f"{folder} is not in a run directory with predictions, so there is no reference. Give labelled predictions "
+            "of the model for typical texts: --reference FILE"
+        )
+    first = next(iter(found))
+    split = next((split for split, rows in found.items() if _count_labelled(rows) >= MIN_ROWS), first)
+    rows, temperature = found[split], folded_temperature(folder)
+    if temperature is not None and rows.logits is not None:  # predicted before the temperature was folded in
+        rows = rows.replace(logits=rows.logits / temperature)
+    if split == "out_of_fold":  # energies of other models have another scale
+        rows = rows.replace(energies=None)
+    why = f", as {REFERENCE_SPLITS[first]} has {_count_labelled(found[first])} labelled rows" if split != first else ""
+    return rows, f"{REFERENCE_SPLITS[split]}{why}"
+
+
+def _count_labelled(rows: Predictions) -> int:
+    return int((rows.labels >= 0).sum())
 
 
 def _calibrated(rows: Predictions, folder: Path) -> Predictions:
