@@ -7,8 +7,9 @@ import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
 
-from ebmcal import EnergyTextClassifier
+from ebmcal import EnergyTextClassifier, load
 from ebmcal.errors import EbmcalError
+from ebmcal.sklearn import class_names, labelled_rows
 from small_runs import rows
 
 TEXTS, LABELS = [text for text, _ in rows(60)], np.array([label for _, label in rows(60)])
@@ -33,9 +34,47 @@ def test_predictions_have_the_classes_of_y(fitted):
     assert fitted.energy(TEXTS[:7]).shape == (7,)
 
 
+def test_the_model_has_the_names_of_the_classes(fitted, tmp_path):
+    model = load(fitted.model_.save(tmp_path / "model"))
+    assert model.label_names == ("bad", "fair", "good")
+    predictions = model.predict((TEXTS, LABELS.tolist()), label_column="label")
+    assert predictions.predicted_labels.tolist() == fitted.predict(TEXTS).tolist()
+    assert [predictions.label_names[label] for label in predictions.labels] == LABELS.tolist()
+
+
+@pytest.mark.parametrize(
+    ("classes", "names"),
+    [
+        (["10", "2", "a"], ["10", "2", "a"]),  # the order of classes_, and a mixture that a file may not have
+        ([2, 10], ["2", "10"]),
+        ([False, True], ["false", "true"]),
+        ([0.0, 1.0], ["0", "1"]),
+        (["-", "x "], ["-", "x"]),
+        (["x", "x "], ["class_000000", "class_000001"]),  # the same in a file
+        (["", "x"], ["class_000000", "class_000001"]),  # no label in a file
+    ],
+)
+def test_class_names(classes, names):
+    assert class_names(np.array(classes)) == names
+    rows = labelled_rows([("a", "b")] * 3, np.array([1, 0, 1]), names)
+    assert rows["label"][:] == [1, 0, 1]
+    assert rows.features["label"].names == names
+    assert rows["text_pair"][:] == ["b"] * 3
+
+
+def test_digits_as_strings_keep_the_order_of_classes(encoder_dir):
+    labels = np.where(LABELS == "bad", "10", "2")
+    pairs = [(text, "and more") for text in TEXTS]
+    digits = make(encoder_dir, method="baseline").fit(pairs, labels)
+    assert digits.classes_.tolist() == ["10", "2"]
+    assert digits.model_.label_names == ("10", "2")
+    assert set(digits.predict(pairs)) <= {"10", "2"}
+
+
 def test_labels_of_any_type(encoder_dir):
     numbers = make(encoder_dir, method="baseline").fit(np.array(TEXTS), np.where(LABELS == "bad", 10, 2))
     assert numbers.classes_.tolist() == [2, 10]
+    assert numbers.model_.label_names == ("2", "10")
     assert set(numbers.predict(TEXTS)) <= {2, 10}
 
 

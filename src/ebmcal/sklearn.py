@@ -5,10 +5,10 @@ Texts are a list, an array or a Series of strings, or of pairs of strings.
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sklearn.base import BaseEstimator, ClassifierMixin
@@ -16,10 +16,16 @@ from sklearn.utils import check_consistent_length, check_random_state, column_or
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
+from ebmcal.data import as_dataset
+from ebmcal.data.files import Tally, as_label
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model, load
+from ebmcal.progress import Reporter
 from ebmcal.runs import run
 from ebmcal.storage import TemporaryDirectory
+
+if TYPE_CHECKING:
+    from datasets import Dataset
 
 #: More steps than any training has: no evaluation and no checkpoints.
 NEVER = 10**8
@@ -30,7 +36,8 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
 
     `encoder`, `method` and the following parameters are settings of `ebmcal.run` (None: from the data); `settings`
     holds any other setting by name. `calibration="cross-fit"` calibrates on out-of-fold predictions of the training
-    rows, at the cost of the fold trainings. Fitted attributes: `classes_` and `model_`, the `ebmcal.Model`.
+    rows, at the cost of the fold trainings. Fitted attributes: `classes_` and `model_`, the `ebmcal.Model`, whose
+    labels are the classes as strings, in the same order.
 
         classifier = EnergyTextClassifier(calibration="cross-fit").fit(texts, labels)
         classifier.predict_proba(["a text"]), classifier.energy(["a text"])
@@ -75,13 +82,14 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise EbmcalError(f"All labels belong to one class, {classes[0]}; training needs at least two classes.")
-        labels = [f"class_{code:06d}" for code in codes]  # names that files cannot misread, in the order of classes_
-        rows, seed = (texts, labels), self.random_state
+        rows, seed = labelled_rows(texts, codes, class_names(classes)), self.random_state
         seed = int(seed) if isinstance(seed, int | np.integer) else int(check_random_state(seed).randint(2**31))
         settings = {"eval_steps": NEVER, "save_steps": NEVER, "only": None if self.calibration else "train"}
         batch_size = self.batch_size or (min(len(texts), 16) if len(texts) < 32 else None)
         finished = run(
-            rows, test=rows, calibration=self.calibration or rows, encoder=self.encoder, methods=[self.method],
+            rows, test=rows, calibration=self.calibration or rows,
+            text_pair_column="text_pair" if "text_pair" in rows.column_names else None,
+            encoder=self.encoder, methods=[self.method],
             seeds=seed, epochs=self.epochs, batch_size=batch_size, learning_rate=self.learning_rate,
             max_length=self.max_length, energy_weight=self.energy_weight, progress=self.progress,
             settings=settings | {"posthoc": ["temperature"]} | dict(self.settings or {}),
@@ -128,6 +136,31 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
             for name, content in files.items():
                 (owner.path / Path(name).name).write_bytes(content)
             self.model_ = replace(load(owner.path), owner=owner)
+
+
+def class_names(classes: np.ndarray) -> list[str]:
+    """The labels of `model_`, in the order of `classes_`: as a file would have them, if that is unambiguous.
+
+    >>> class_names(np.array(["bad", "good"])), class_names(np.array([2.0, 10.0])), class_names(np.array(["a", "a "]))
+    (['bad', 'good'], ['2', '10'], ['class_000000', 'class_000001'])
+    """
+    names = [as_label(label, "y", i, Tally()) for i, label in enumerate(classes.tolist())]
+    if len(set(names)) == len(names) and None not in names:
+        return [str(name) for name in names]
+    return _numbered(range(len(classes)))
+
+
+def _numbered(codes: Iterable[int]) -> list[str]:
+    """A name for each class, which sorts like its number."""
+    return [f"class_{code:06d}" for code in codes]
+
+
+def labelled_rows(texts: list[Any], codes: np.ndarray, names: list[str]) -> "Dataset":
+    """Texts or pairs with class numbers [n] as a Dataset whose classes have these names, in this order."""
+    from datasets import ClassLabel
+
+    rows = as_dataset((texts, _numbered(codes)), reporter=Reporter())
+    return rows.cast_column("label", ClassLabel(names=names))
 
 
 def as_texts(X: Any) -> list[Any]:
