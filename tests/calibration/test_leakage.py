@@ -234,6 +234,16 @@ def test_training_rows_of_a_run_are_refused_however_they_are_given(with_texts, m
     assert silent(check_held_out, fresh if with_texts else fresh.replace(texts=None), model_dir).n_rows == 500
 
 
+def test_the_refusal_names_the_share_and_what_to_do(model_dir, calibrated_rows):
+    """A run with cross-fitting has no calibration split that could be passed instead."""
+    write_training_rows(model_dir, predictions(*calibrated_rows(1000, 3), texts=texts(0, 1000)))
+    rows = predictions(*calibrated_rows(500, 3, seed=1), texts=texts(785, 1285))
+    with pytest.raises(EbmcalError, match="43% of the 500 rows are training rows") as refused:
+        check_held_out(rows, model_dir, where="held.csv")
+    for words in ("held.csv: ", "less than 10%", "rows that are not in its training file", "--calibration holdout"):
+        assert words in str(refused.value)
+
+
 def test_a_few_training_texts_are_left_out(model_dir, calibrated_rows):
     write_training_rows(model_dir, predictions(*calibrated_rows(1000, 3), texts=texts(0, 1000)))
     rows = predictions(*calibrated_rows(500, 3, seed=1), texts=texts(980, 1480))

@@ -76,7 +76,7 @@ def check_held_out(
     check_two_classes(rows, where)
     if allow_mismatch:
         return rows
-    hint = "Pass the model's predictions for rows it was not trained on, such as the calibration split."
+    hint = "Pass the model's predictions for rows that are not in its training file."
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{where}: predictions for training rows, on which the model is too often right. {hint}")
     if differences := model_differences(rows.meta, folder):
@@ -85,7 +85,11 @@ def check_held_out(
         return rows
     is_training, share = _find_training_rows(rows, folder)
     if share >= MAX_TRAINING_SHARE:
-        raise EbmcalError(f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model. {hint}")
+        raise EbmcalError(
+            f"{where}: {share:.0%} of the {rows.n_rows:,} rows are training rows of the model, expected less than "
+            f"{MAX_TRAINING_SHARE:.0%}. Pass rows that are not in its training file. Without such rows, train a new "
+            "run with --calibration holdout and pass its calibration.parquet with --predictions."
+        )
     if is_training.any():
         n_left = f"{is_training.sum():,} of {rows.n_rows:,}"
         message = f"{where}: {n_left} rows have training texts of the model; they are left out."
