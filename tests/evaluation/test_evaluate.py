@@ -130,6 +130,16 @@ def test_the_verdict_reports_the_effect_of_the_calibrator(compared):
     assert ours.startswith("ours: no clear miscalibration")
 
 
+def test_the_verdict_does_not_ask_for_a_calibrator_if_a_calibrated_model_is_evaluated_too(both):
+    (sentence,) = ebmcal.evaluate({"base": both["base"]}, **QUICK).verdicts()
+    assert sentence.endswith("Calibrate it on other labelled rows (--fit FILE).")
+    calibrator = ebmcal.TemperatureScaling().fit_predictions(make_predictions(seed=1, scale=3.0, prefix="cal"))
+    named = {"base + temperature": calibrator.apply(both["base"]), "base": both["base"]}
+    _, sentence = ebmcal.evaluate(named, **QUICK).verdicts()
+    assert "base is overconfident by" in sentence
+    assert "Calibrate it" not in sentence
+
+
 def test_the_verdict_of_miscalibration_that_cancels_on_average():
     # Half of the rows are 60% confident and always correct, half are 95% confident and correct in 55%.
     probs = np.repeat([[0.6, 0.4], [0.95, 0.05]], 500, axis=0)

@@ -112,12 +112,14 @@ def evaluate(
     if ensemble:
         _add_ensemble(named if paired else {}, fitting, outside)
     found, versions, verdicts = list[Estimates](), dict[str, Predictions](), []
+    # The test rows of a run come with its calibrated model.
+    todo = {"todo": ""} if any("calibrator" in rows.meta for rows in named.values()) else {}
     with make_reporter(progress).stage("evaluating", len(named)) as advance:
         for name, rows in named.items():
             calibrated = _calibrate(rows, fitting[name], calibrators, name) if name in fitting else {}
             own = [_estimate(name, None, rows, settings)]
             own += [_estimate(name, spec, changed, settings) for spec, changed in calibrated.items()]
-            verdicts.append(verdict(name, rows, own[0], calibrated))
+            verdicts.append(verdict(name, rows, own[0], calibrated, **todo))
             versions |= dict(zip((one.name for one in own), (rows, *calibrated.values()), strict=True))
             found += own
             advance()

@@ -282,7 +282,13 @@ def _detection_scores(*both: Predictions) -> dict[str, list[np.ndarray]]:
     return scores | {name: [-ours[name], -theirs[name]] for name in ours if name in theirs}
 
 
-def verdict(name: str, plain: Predictions, found: Estimates, calibrated: Mapping[str, Predictions]) -> str:
+def verdict(
+    name: str,
+    plain: Predictions,
+    found: Estimates,
+    calibrated: Mapping[str, Predictions],
+    todo: str = " Calibrate it on other labelled rows (--fit FILE).",
+) -> str:
     """Whether a model is over- or underconfident on its labelled rows, by how much, and what to do."""
     known = plain.labelled()
     gap = confidence_gap(known.labels, known.probs)
@@ -298,9 +304,9 @@ def verdict(name: str, plain: Predictions, found: Estimates, calibrated: Mapping
     for calibrator, rows in calibrated.items():
         known = rows.labelled()
         after = confidence_gap(known.labels, known.probs)
-        todo = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
-        return f"{sentence} {after.describe(f'{name} + {calibrator}')}{todo}"
-    return f"{sentence} Calibrate it on other labelled rows (fit=, --fit FILE)."
+        more = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
+        return f"{sentence} {after.describe(f'{name} + {calibrator}')}{more}"
+    return sentence + todo
 
 
 def check_two_classes(rows: Predictions, name: str) -> None:
