@@ -122,3 +122,4 @@ def test_few_rows_and_test_sets_without_labels():
     assert all("12 rows are few" in note for note in notes)
     assert found.comparisons.empty, "too few rows are not tested"
     assert "Differences were not tested: 12 rows are too few, at least 30 are needed." in found.table().notes
+    assert not any(cell.is_best for row in found.table().cells() for cell in row), "nothing is best by chance"

@@ -366,7 +366,8 @@ def _comparison(data: RunData) -> Iterator[Block]:
     if not sets:
         yield "No model has been evaluated yet."
     elif tables.recommended_key(data.evaluation):
-        yield "The recommended model is green. The best value of each column is bold and shaded."
+        best = "" if data.evaluation.meta.get("not_compared") else " The best value of each column is bold and shaded."
+        yield f"The recommended model is green.{best}"
     for name in sets:
         if len(sets) > 1:
             yield f"Test set {name}:"

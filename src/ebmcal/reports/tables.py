@@ -143,7 +143,9 @@ def _calibrator_rank(calibrator: str) -> tuple[int, str]:
 def summary_table(
     evaluation: "Evaluation", verbose: bool = False, *, test_set: str | None = None, recommended: Key | None = None
 ) -> Table:
-    """Models × metrics on a test set (the first unless stated), the recommended model first, the best values marked.
+    """Models × metrics on a test set (the first unless stated), the recommended model first.
+
+    The best values are marked, unless there are too few rows to compare models.
 
     `verbose` adds intervals, calibrators fitted on the training rows, ensembles of the seeds, and the published results
     of a paper task.
@@ -162,7 +164,8 @@ def summary_table(
     notes = _summary_notes(evaluation, found, keys, metrics, test_set, verbose)
     chosen = next((i for i, key in enumerate(keys) if key == recommended), None)
     return Table(
-        table.frame, notes=tuple(notes), better=table.better, extra=table.extra, recommended=chosen,
+        table.frame, notes=tuple(notes), extra=table.extra, recommended=chosen,
+        better={} if evaluation.meta.get("not_compared") else table.better,
         sections=["recommended" if i == chosen else key[0] for i, key in enumerate(keys)],
     )  # fmt: skip
 
