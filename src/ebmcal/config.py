@@ -153,7 +153,7 @@ class RunConfig(BaseModel):
 
 
 #: Settings that may change between two calls on one run directory: they add trials or name places.
-CHANGEABLE = {"methods", "seeds", "posthoc", "output", "only", "ood", "cache_dir", "report_to", "fsdp", "folds"}
+CHANGEABLE = {"methods", "seeds", "posthoc", "output", "only", "ood", "cache_dir", "report_to", "fsdp"}
 
 #: Checked by the content of the files, not by their path.
 _BY_CONTENT = {"data_dir", "train", "test", "calibration", "encoding"}

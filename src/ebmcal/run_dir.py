@@ -128,10 +128,11 @@ class RunDir:
 def recommended_model(run: PathLike) -> Path:
     """The directory of the recommended model of a run."""
     directory = RunDir(Path(run))
-    recommended = read_json(directory.results).get("recommended") if directory.results.is_file() else None
-    if not recommended:
+    document = read_json(directory.results) if directory.results.is_file() else None
+    recommended = document.get("recommended") if isinstance(document, dict) else None
+    if not isinstance(recommended, dict) or "trial" not in recommended:
         raise EbmcalError(f"The run {run} has no recommended model yet. Finish it, or name a model in {run}/trials.")
-    return directory.model(Trial.parse(recommended["trial"]))
+    return directory.model(Trial.parse(str(recommended["trial"])))
 
 
 def predictions_of_model(model: PathLike, split: str) -> Path | None:

@@ -101,8 +101,19 @@ def test_another_config_or_other_data_is_refused(finished, encoder_dir):
     settings["batch_size"] = 4
     with pytest.raises(EbmcalError, match="belongs to another config.*batch_size was 8, is 4"):
         ebmcal.run(train, test=test, methods="hidden", folds=3, output=finished.folder, **settings)
+    with pytest.raises(EbmcalError, match="folds was 3, is 2"):
+        ebmcal.run(train, test=test, methods="hidden", folds=2, output=finished.folder, **small_settings(encoder_dir))
     with pytest.raises(EbmcalError, match="texts or labels of test changed"):
         ebmcal.run(train, test=train, methods="hidden", folds=3, output=finished.folder, **small_settings(encoder_dir))
+
+
+@pytest.mark.parametrize("content", ["[]", '{"recommended": "x"}', "{}"])
+def test_a_run_with_damaged_results_recommends_nothing(content, tmp_path):
+    (tmp_path / "config.yaml").write_text("{}")
+    (tmp_path / "trials").mkdir()
+    (tmp_path / "results.json").write_text(content)
+    with pytest.raises(EbmcalError, match="no recommended model"):
+        ebmcal.load(tmp_path)
 
 
 def test_a_corrupt_prediction_file_is_predicted_again(finished, encoder_dir, tmp_path):

@@ -83,6 +83,15 @@ def test_carriage_returns_in_texts_survive(text, suffix, tmp_path):
     assert Predictions.read(tmp_path / f"p.{suffix}").texts == [text, "plain"]
 
 
+def test_a_quote_that_is_not_closed_is_refused(tmp_path):
+    path = tmp_path / "p.csv"
+    path.write_text('label,prob_a,prob_b,text\na,.5,.5,"un closed\nb,.4,.6,x\n')
+    with pytest.raises(EbmcalError, match="a quote is not closed"):
+        Predictions.read(path)
+    path.write_text('label,prob_a,prob_b,text\na,.5,.5,a 5" screen\nb,.4,.6,"x\ny"\n')
+    assert list(Predictions.read(path).texts) == ['a 5" screen', "x\ny"]
+
+
 def test_rounded_probabilities(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text("label,prob_a,prob_b,prob_c\n" + "a,0.33,0.33,0.33\nb,0.1,0.5,0.4\n" * 10)

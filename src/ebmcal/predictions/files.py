@@ -357,11 +357,24 @@ def _read_csv(path: Path) -> FileColumns:
     for decimal_point in (".", ","):
         convert = csv.ConvertOptions(column_types=types, strings_can_be_null=False, decimal_point=decimal_point)
         try:
-            return FileColumns(_from_arrow(path, csv.read_csv(path, read, parse, convert)))
+            table = FileColumns(_from_arrow(path, csv.read_csv(path, read, parse, convert)))
+            _check_last_quote(path, table)
+            return table
         except pa.ArrowInvalid:
             if delimiter == "," or decimal_point == ",":
                 raise  # only in files separated by something else may numbers have a decimal comma
     raise AssertionError("not reached")
+
+
+def _check_last_quote(path: Path, table: FileColumns) -> None:
+    """After a quote that is not closed, the rest of a file is read as one text."""
+    last = next(reversed(table.columns.values()))
+    if len(last) and "\n" in str(last[-1]):
+        with open(path, "rb") as handle:
+            handle.seek(-min(100, path.stat().st_size), 2)
+            end = handle.read().rstrip(b"\r\n \0")
+        if not end.endswith(b'"'):
+            raise EbmcalError(f"{path}: a quote is not closed; its text is the rest of the file. Close the quote.")
 
 
 def _write_csv(path: Path, table: FileColumns) -> None:

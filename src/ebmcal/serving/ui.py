@@ -266,8 +266,10 @@ async def _predict(service: Service, name: str, rows: Any) -> Predictions:
     texts, pairs = list(rows["text"]), list(rows["text_pair"]) if "text_pair" in rows.column_names else None
     inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
     answers: list[dict[str, Any]] = []
-    for start in range(0, len(inputs), service.limits.max_texts):
-        answers += await service.answer(inputs[start : start + service.limits.max_texts], name)
+    longest = service.engines[name].model.max_length
+    size = max(1, min(service.limits.max_texts, service.limits.max_tokens // longest))
+    for start in range(0, len(inputs), size):
+        answers += await service.answer(inputs[start : start + size], name)
     return Predictions(
         np.asarray(rows["label"]),
         service.engines[name].model.label_names,
