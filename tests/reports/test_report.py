@@ -325,6 +325,17 @@ def test_evaluation_reports(tmp_path):
     assert "mine &lt;b&gt; is overconfident by" in visible(text)
 
 
+@pytest.mark.parametrize(("scale", "is_todo"), [(3.0, True), (1.0, False)])
+def test_the_report_of_one_file_has_no_comparison_and_only_actions_to_do(tmp_path, scale, is_todo):
+    evaluation = ebmcal.evaluate({"theirs": make_predictions(250, scale)}, n_resamples=20)
+    text = write_evaluation_report(evaluation, tmp_path / "e.html").read_text(encoding="utf-8")
+    assert ("What to do" in text) == is_todo
+    assert "Comparison of models" not in text
+    assert "as trained" not in visible(text)
+    assert "theirs, ECE top-label" in visible(text)
+    assert "calibrators fitted on the training rows" not in text
+
+
 def command_line():
     app = typer.Typer()
     app.command()(report)

@@ -267,11 +267,14 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
     if focus is None:
         yield "There are no predictions for labelled test texts."
         return
-    sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or data.evaluation.verdicts()]
+    sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or ()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
     yield page.Facts(list(_facts(focus, is_useful)), is_useful)
-    if sentences:
-        yield Bullets(sentences, "What to do")
+    found = data.evaluation.verdicts() if not sentences else []
+    todo = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
+    for title, items in {"What to do": todo, "Confidence": [v for v in found if v not in todo]}.items():
+        if items and (len(data.subjects) > 1 or title != "Confidence"):  # the boxes describe a single model
+            yield Bullets(items, title)
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
         items = [
@@ -347,7 +350,7 @@ def _where_from(data: RunData, focus: Focus) -> str:
 def _reliability(focus: Focus | None) -> Iterator[Block]:
     if focus is None:
         return
-    shown = {"as trained": focus.before}
+    shown = {"as trained" if focus.is_recommended else focus.subject.name: focus.before}
     if focus.after is not None:
         calibrator = (focus.calibrator or "").partition(" (")[0]
         shown = {"before calibration": focus.before, f"after {calibrator}": focus.after}
@@ -365,6 +368,8 @@ def _comparison(data: RunData) -> Iterator[Block]:
     sets = tables.list_test_sets(data.evaluation)
     if not sets:
         yield "No model has been evaluated yet."
+    elif len(data.evaluation.results[["model", "calibrator", "test_set"]].drop_duplicates()) == 1:
+        return  # the table is among all results
     elif tables.recommended_key(data.evaluation):
         best = "" if data.evaluation.meta.get("not_compared") else " The best value of each column is bold and shaded."
         yield f"The recommended model is green.{best}"
@@ -393,8 +398,11 @@ def _errors(focus: Focus | None) -> Iterator[Block]:
 def _results(data: RunData) -> Iterator[Block]:
     for name in tables.list_test_sets(data.evaluation):
         where = "" if name == "test" else f" on {name}"
-        yield f"Every model{where}, also with calibrators fitted on the training rows, which are too optimistic there."
-        yield tables.summary_table(data.evaluation, verbose=True, test_set=name)
+        table = tables.summary_table(data.evaluation, verbose=True, test_set=name)
+        if table.frame["Model"].str.endswith("(train)").any():
+            where += ", also with calibrators fitted on the training rows, which are too optimistic there"
+        yield f"Every model{where}."
+        yield table
 
 
 def _models(data: RunData) -> Iterator[Block]:
