@@ -60,6 +60,10 @@ def test_json_errors_name_the_file(tmp_path):
 
 def test_check_writable(tmp_path):
     check_writable(tmp_path / "new" / "file.json", "--json")
+    (tmp_path / "there.json").touch()
+    check_writable(tmp_path / "there.json", "--json")
+    with pytest.raises(EbmcalError, match=r"--json .*there.json exists already. .* --overwrite"):
+        check_writable(tmp_path / "there.json", "--json", overwrite=False)
     with pytest.raises(EbmcalError, match="is a directory"):
         check_writable(tmp_path, "--json")
     (tmp_path / "file").write_text("")

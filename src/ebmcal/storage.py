@@ -114,8 +114,10 @@ def read_json(path: PathLike) -> Any:
         raise EbmcalError(f"{path} is not valid JSON: {error}.") from error
 
 
-def check_writable(path: PathLike, option: str) -> None:
+def check_writable(path: PathLike, option: str, overwrite: bool = True) -> None:
     """Raise before any work starts if no file can be written at `path`; `option` is what the user passed.
+
+    Without `overwrite`, an existing file is an error.
 
     >>> check_writable("/tmp", "--json")
     Traceback (most recent call last):
@@ -129,6 +131,8 @@ def check_writable(path: PathLike, option: str) -> None:
         raise EbmcalError(f"{option} {path} cannot be written: {existing} is a file, not a directory.")
     if not os.access(existing, os.W_OK | os.X_OK):
         raise EbmcalError(f"{option} {path} cannot be written: no permission in {existing}. Choose another path.")
+    if path.exists() and not overwrite:
+        raise EbmcalError(f"{option} {path} exists already. Choose another name, or pass --overwrite.")
 
 
 def fingerprint(*parts: Any) -> str:

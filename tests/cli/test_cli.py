@@ -53,11 +53,16 @@ def test_the_help_of_run_fits_one_screen_and_help_all_has_the_rest():
     assert "poscal_weight" in full
 
 
+#: The commands that write files named by the user.
+OVERWRITING = ("predict", "calibrate", "abstain", "evaluate", "report", "monitor", "robustness", "export")
+
+
 @pytest.mark.parametrize(
     ("command", "options"),
     [
         ("run", ["--text-column", "--text-pair-column", "--label-column", "--id-column", "--encoding", "--output"]),
         ("predict", ["--text-column", "--text-pair-column", "--label-column", "--id-column", "--encoding", "--output"]),
+        *((name, ["--overwrite"]) for name in OVERWRITING),
         ("calibrate", ["--predictions", "--data", "--label-column", "--output", "--normalize"]),
         ("abstain", ["--predictions", "--data", "--label-column", "--output", "--normalize"]),
         ("evaluate", ["--json", "--report", "--normalize"]),

@@ -60,7 +60,7 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     rule = read_rule(model_dir)
     assert rule.calibrated_by["name"] == "temperature"
     assert AbstentionRule.read(out).to_json() == rule.to_json()
-    again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out)
+    again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out, "--overwrite")
     assert "Replaced the rule: Answers" in again
     assert read_rule(model_dir).guarantee.max_error == 0.2
 
@@ -159,7 +159,7 @@ def test_predictions_of_another_origin_are_refused(model_dir, held_out, tmp_path
         (["--predictions", "FILE"], "Where should the rule be stored"),
         (["MODEL"], "exactly one of --predictions and --data"),
         (["--data", "FILE", "-o", "rule.json"], "--data needs a model"),
-        (["MODEL", "--predictions", "FILE", "-o", "mine.json"], "is not an abstention rule"),
+        (["MODEL", "--predictions", "FILE", "-o", "mine.json"], "mine.json exists already"),
         (["MODEL", "--predictions", "FILE", "-o", "rule.txt"], "expected a .json file"),
         (["MODEL", "--predictions", "absent.csv"], "absent.csv does not exist"),
         (["MODEL", "--predictions", "empty.csv"], "has no rows"),

@@ -164,6 +164,21 @@ def test_files_without_a_model(tmp_path, held_out, run):
     assert (tmp_path / "again.csv").read_text() == out.read_text()
 
 
+@pytest.mark.parametrize("option", ["--output", "--save"])
+def test_existing_files_are_replaced_only_if_asked(tmp_path, held_out, run, option):
+    (tmp_path / "new.csv").write_text("id,prob_pos,prob_neg,prob_neu\n7,0.9,0.05,0.05\n")
+    files = {"--output": tmp_path / "out.csv", "--save": tmp_path / "calibrator.json"}
+    files[option].write_text("mine")
+    named = [word for pair in files.items() for word in pair]
+    arguments = ["--predictions", held_out, "--apply", tmp_path / "new.csv", *named]
+    assert f"{files[option].name} exists already. Choose another name, or pass --overwrite" in run(*arguments, code=1)
+    assert files[option].read_text() == "mine"
+    run(*arguments, "--overwrite")
+    assert files[option].read_text() != "mine"
+    arguments[arguments.index("--output") + 1] = tmp_path / "new.csv"
+    assert "is also an input" in run(*arguments, "--overwrite", code=1)
+
+
 def test_applying_to_the_fitting_rows_warns(tmp_path, held_out, run):
     printed = run("--predictions", held_out, "--apply", held_out, "--output", tmp_path / "out.csv")
     assert "Warning: About 100% of these rows were used to fit the calibrator" in printed

@@ -128,11 +128,9 @@ def check_paths(
         if output_format not in (None, "csv", "jsonl"):
             raise unknown_name("format of standard output", str(output_format), ("csv", "jsonl"))
         return found, output_format or ("csv" if found in ("csv", "tsv") else "jsonl")
-    check_writable(output, "--output")
     if output.exists() and Path(source).exists() and output.samefile(source):
         raise EbmcalError(f"{output} is the input. Choose another output.")
-    if output.exists() and not overwrite:
-        raise EbmcalError(f"{output} exists already. Choose another name, or pass --overwrite.")
+    check_writable(output, "--output", overwrite)
     if output.suffix.lower() not in SUFFIXES:
         raise EbmcalError(f"{output}: {unknown_name('suffix', output.suffix, SUFFIXES)}")
     return found, SUFFIXES[output.suffix.lower()]

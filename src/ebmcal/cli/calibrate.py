@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ebmcal.cli.options import DataFile, LabelColumn, Normalize, PredictionsFile, check_outputs
+from ebmcal.cli.options import DataFile, LabelColumn, Normalize, Overwrite, PredictionsFile, check_outputs
 from ebmcal.errors import EbmcalError, require_extra
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def calibrate(
     ] = False,
     normalize: Normalize = False,
     label_column: LabelColumn = "label",
+    overwrite: Overwrite = False,
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
     from ebmcal.calibration import apply_to_file, load_calibrator
@@ -52,7 +53,7 @@ def calibrate(
         raise EbmcalError("--apply (the file to calibrate) and --output (the result) go together.")
     if model is None and apply is None and save is None:
         raise EbmcalError("Nothing to write: name a model directory, or pass --apply and --output, or --save.")
-    check_outputs({"--save": save, "--output": output})
+    check_outputs({"--save": save, "--output": output}, [predictions, data, load, apply], overwrite=overwrite)
     if load is not None:
         fitted = load_calibrator(load)
     elif model is None:
@@ -160,6 +161,7 @@ def abstain(
     evaluate: Annotated[
         Path | None, typer.Option(help="Predictions for other labelled rows, on which to evaluate the rule.")
     ] = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
     from ebmcal.calibration.persistence import check_model_dir
@@ -174,7 +176,9 @@ def abstain(
     if model is None and output is None:
         raise EbmcalError("Where should the rule be stored? Name a model directory, or a JSON file with --output.")
     model = None if model is None else check_model_dir(model)
-    _check_rule_file(output)
+    check_outputs({"--output": output}, [predictions, data, training, evaluate], overwrite=overwrite)
+    if output is not None and output.suffix != ".json":
+        raise EbmcalError(f"--output {output}: expected a .json file.")
     rule = fit_abstention(
         _rows(model, predictions, data, label_column), max_error=max_error, confidence=confidence, score=score,
         coverage=coverage, sets=sets, ood=ood, ood_score=ood_score, answer_ood=answer_ood, model=model,
@@ -203,18 +207,3 @@ def _describe_stored(model: Path) -> str:
     except EbmcalError:
         return "Replaced a rule that was no longer valid. "
     return "" if stored is None else f"Replaced the rule: {' '.join(stored.describe())} "
-
-
-def _check_rule_file(output: Path | None) -> None:
-    """Raise if the rule would replace a file that is not a rule."""
-    from ebmcal.selective import AbstentionRule
-
-    check_outputs({"--output": output})
-    if output is not None and output.suffix != ".json":
-        raise EbmcalError(f"--output {output}: expected a .json file.")
-    if output is not None and output.exists():
-        try:
-            AbstentionRule.read(output)
-        except EbmcalError as error:
-            problem = f"--output {output} exists and is not an abstention rule."
-            raise EbmcalError(f"{problem} Choose another name.") from error

@@ -12,6 +12,7 @@ from ebmcal.cli.options import (
     JsonFile,
     Model,
     Normalize,
+    Overwrite,
     ReportFile,
     TextColumn,
     TextPairColumn,
@@ -69,6 +70,7 @@ def evaluate(
     ] = "table",
     json_file: JsonFile = None,
     report: ReportFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
     from ebmcal.evaluation import evaluate, split_name
@@ -76,6 +78,7 @@ def evaluate(
     check_outputs(
         {"--json": json_file, "--report": report},
         [str(split_name(source)[1]) for source in (*files, *(fit or ()), *(ood or ()))],
+        overwrite=overwrite,
     )
     found = evaluate(
         _sources(files), metrics=split_names(metrics), n_bins=n_bins, n_resamples=resamples, seed=seed,
@@ -143,12 +146,13 @@ def report(
     format: Annotated[
         Literal["html", "markdown", "latex", "json"], typer.Option("--format", "-f", help="Output format.")
     ] = "html",
+    overwrite: Overwrite = False,
 ) -> None:
     """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
     from ebmcal.reports.report import read_run, report_text, write_report
     from ebmcal.storage import write_text
 
-    check_outputs({"--output": output})
+    check_outputs({"--output": output}, overwrite=overwrite)
     if format == "html":
         typer.echo(f"Wrote {write_report(run, output)}")
         return
@@ -187,6 +191,7 @@ def monitor(
     normalize: Normalize = False,
     report: ReportFile = None,
     json_file: JsonFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Estimate accuracy and detect drift and OOD texts, window by window.
 
@@ -194,7 +199,7 @@ def monitor(
     """
     from ebmcal.monitoring import monitor
 
-    check_outputs({"--report": report, "--json": json_file}, [*log, reference, labels])
+    check_outputs({"--report": report, "--json": json_file}, [*log, reference, labels], overwrite=overwrite)
     found = monitor(
         model, log, reference=reference, labels=labels, time_column=time_column, every=every, window_rows=rows,
         false_alarm_rate=false_alarm_rate, planned_windows=planned_windows, min_accuracy=min_accuracy,
@@ -224,11 +229,12 @@ def robustness(
     seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the perturbations.")] = 0,
     report: ReportFile = None,
     json_file: JsonFile = None,
+    overwrite: Overwrite = False,
 ) -> None:
     """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
     from ebmcal.robustness import evaluate_robustness
 
-    check_outputs({"--report": report, "--json": json_file}, [data])
+    check_outputs({"--report": report, "--json": json_file}, [data], overwrite=overwrite)
     found = evaluate_robustness(
         model, data, baseline=baseline, perturbations=split_names(perturbations), suites=suite or (),
         use_builtin_suites=builtin, text_column=text_column, text_pair_column=text_pair_column,

@@ -24,6 +24,7 @@ TextPairColumn = Annotated[str | None, typer.Option(help="Second text column.")]
 LabelColumn = Annotated[str, typer.Option(help="Label column of --data.")]
 Normalize = Annotated[bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")]
 JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 ReportFile = Annotated[Path | None, typer.Option("--report", help="Write an HTML page with plots.")]
 
 
@@ -32,16 +33,18 @@ def split_names(text: str | None) -> list[str] | None:
     return None if text is None else [name.strip() for name in text.split(",") if name.strip()]
 
 
-def check_outputs(outputs: dict[str, Path | None], inputs: Iterable[Path | str | None] = ()) -> None:
-    """Raise before any work if an output (option → path) cannot be written or would overwrite an input."""
+def check_outputs(
+    outputs: dict[str, Path | None], inputs: Iterable[Path | str | None] = (), *, overwrite: bool
+) -> None:
+    """Raise before any work if an output (option → path) cannot be written, is an input, or exists already."""
     from ebmcal.storage import check_writable
 
     read = {Path(path).resolve() for path in inputs if path is not None}
     for option, path in outputs.items():
         if path is not None:
-            check_writable(path, option)
             if path.resolve() in read:
                 raise EbmcalError(f"{option} {path} is also an input. Choose another file.")
+            check_writable(path, option, overwrite)
 
 
 def write_results(found: Any, numbers: str, json_file: Path | None, report: Path | None) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebmcal.cli.options import Overwrite
+
 if TYPE_CHECKING:
     from ebmcal.bulk_prediction import Summary
     from ebmcal.model import Ensemble
@@ -31,7 +33,7 @@ def predict(
     rule: Annotated[Path | None, typer.Option(help="Abstention rule (from `ebmcal abstain --output`).")] = None,
     no_rule: Annotated[bool, typer.Option("--no-rule", help="Ignore the abstention rule of the model.")] = False,
     strict: Annotated[bool, typer.Option("--strict", help="Stop at the first bad row.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing output.")] = False,
+    overwrite: Overwrite = False,
     escape_formulas: Annotated[
         bool, typer.Option("--escape-formulas", help="Put ' before CSV cells that start with =, +, - or @.")
     ] = False,
