@@ -117,7 +117,7 @@ def test_first_screen_says_what_how_good_and_what_to_do(finished):
         "Recommended model", "hidden + temperature (dev)", f"{right.mean():.1%}", f"{right.sum()} of 400 test texts",
         "Average confidence", "When it is at least 90% sure", "Use hidden + temperature (dev) <now>.",
         f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "decided on 400 calibration rows",
-        "come from test rows", "Trained on 1,000. Tested on 400.", "mean of 2 seeds",
+        "come from test rows", "Trained on 1,000 texts. Tested on 400 texts.", "mean of 2 seeds",
     ):  # fmt: skip
         assert part in first, part
 

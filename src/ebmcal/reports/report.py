@@ -256,11 +256,15 @@ def _lead(data: RunData, focus: Focus | None) -> str:
         return ""
     names = focus.before.label_names
     shown = ", ".join(names[:6]) + (f" and {len(names) - 6} more" if len(names) > 6 else "")
-    texts = "pairs of texts" if focus.before.text_pairs is not None else "texts"
-    task = f"Assigns one of {len(names)} labels ({shown}) to {texts}."
+    is_pair = focus.before.text_pairs is not None
+    task = f"Assigns one of {len(names)} labels ({shown}) to {'pairs of texts' if is_pair else 'texts'}."
     with contextlib.suppress(KeyError, TypeError, ValueError):  # no run, or an edited results.json
-        task += f" Trained on {data.part('audit')['splits']['train']['rows']:,}."
-    return f"{task} Tested on {focus.before.n_rows:,}."
+        task += f" Trained on {_count(data.part('audit')['splits']['train']['rows'], is_pair)}."
+    return f"{task} Tested on {_count(focus.before.n_rows, is_pair)}."
+
+
+def _count(n: int, is_pair: bool) -> str:
+    return plural(n, "pair" if is_pair else "text")
 
 
 def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
