@@ -166,6 +166,14 @@ def test_data_in_memory_with_a_holdout_split_and_no_output(data, encoder_dir):
     assert run.model().predict(TEXTS[:2]).n_rows == 2
 
 
+def test_every_split_may_be_a_data_frame(encoder_dir):
+    frame = pd.DataFrame({"text": TEXTS, "label": NAMES})
+    run = ebmcal.run(
+        frame[:60], calibration=frame[60:75], test=frame[75:], methods="baseline", **small_settings(encoder_dir)
+    )
+    assert run.predictions("baseline", "calibration").n_rows == 15
+
+
 def test_pairs_and_ids(encoder_dir, tmp_path):
     data = [(f"q{i}", a, a[::-1], label) for i, (a, label) in enumerate(rows(60))]
     path = write_csv(tmp_path / "pairs.csv", data, ("key", "first", "second", "label"))
