@@ -1,12 +1,14 @@
 """`ebmcal run`, `ebmcal demo`, `ebmcal benchmark` and `ebmcal tasks`."""
 
 import json
+import os
 import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ebmcal import __version__
 from ebmcal.cli.options import split_names, with_config
 from ebmcal.errors import EbmcalError
 
@@ -30,10 +32,12 @@ DEMO: dict[str, Any] = {
 
 def run_config(config: "RunConfig") -> None:
     """Train, calibrate and evaluate models on your data; ends with a recommendation and a report."""
-    from ebmcal.runs import start_run
-
     if config.output is None:
         raise EbmcalError("Choose a run directory: --output runs/NAME")
+    if os.environ.get("RANK", "0") == "0":  # at once: importing torch may take a minute
+        typer.echo(f"ebmcal {__version__}: {config.task or config.train} to {config.output}", err=True)
+    from ebmcal.runs import start_run
+
     finished = start_run(config, progress=True)
     if config.only:
         typer.echo("\n".join(str(finished.directory.model(trial)) for trial in finished.trials))
