@@ -118,7 +118,7 @@ def test_rows_are_matched_by_id():
     advice = advice_for(baseline=rows, hidden=shuffled)
     assert advice.n_rows == 1500
     assert "hidden made no clear difference compared with baseline" in advice.sentences[2]
-    assert "accuracy +0.0% on the calibration rows" in advice.sentences[2]
+    assert advice.sentences[2].endswith("compared with baseline on the calibration rows."), "no equal numbers"
 
 
 def test_a_temperature_at_its_bound_is_not_recommended():
@@ -157,8 +157,8 @@ def test_without_calibration_rows_there_is_no_recommendation():
 
 def test_cautions():
     few = advice_for(baseline=draw(1.0, n=60), test=draw(1.0, n=90)).sentences
-    assert any("Only 60 calibration rows" in sentence for sentence in few)
-    assert any("Only 90 test rows" in sentence for sentence in few)
+    assert sum("Only 60 calibration rows and 90 test rows" in sentence for sentence in few) == 1
+    assert sum("Only" in sentence for sentence in few) == 1
     rows = draw(1.0)
     three = Predictions(rows.labels, ("no", "yes", "maybe"), probs=np.c_[rows.probs * 0.9, np.full(2000, 0.1)])
     assert any("No calibration row has the label maybe" in s for s in advice_for(baseline=three).sentences)

@@ -226,7 +226,7 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
     if base and base is not chosen:
         accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
         typical += f" (baseline: {base.typical})"
-    simpler = "; nothing simpler is as good" if chosen is not found[0] else ""
+    simpler = "; no simpler candidate is as good" if chosen is not found[0] else ""
     yield (
         f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
         f"label a probability of {typical}{simpler}."
@@ -237,10 +237,12 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
         other = min(others, key=lambda c: c.nll)
         difference, margin = other.minus(base)
         effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
-        yield (
-            f"Without temperature, {other.method} {effect} compared with {base.method}: {other.typical} instead of "
-            f"{base.typical} for the correct label, accuracy {other.accuracy - base.accuracy:+.1%} on the {rows} rows."
-        )
+        numbers = [f"{other.typical} instead of {base.typical} for the correct label"]
+        numbers = numbers if other.typical != base.typical else []
+        if (change := f"{other.accuracy - base.accuracy:+.1%}") not in ("+0.0%", "-0.0%"):
+            numbers.append(f"accuracy {change}")
+        shown = f": {', '.join(numbers)} on the {rows} rows" if numbers else f" on the {rows} rows"
+        yield f"Without temperature, {other.method} {effect} compared with {base.method}{shown}."
 
 
 def _confidence(candidate: Candidate, rows: str) -> str:
@@ -256,11 +258,13 @@ def _confidence(candidate: Candidate, rows: str) -> str:
 
 def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> Iterator[str]:
     """Reasons why numbers are weak: few rows, missing classes, temperatures at their bound."""
-    if known.n_rows < FEW_ROWS:
-        yield (
-            f"Only {known.n_rows} {rows} rows: other rows may lead to another recommendation, and calibrators "
-            "fitted on them may do harm."
-        )
+    few = [plural(known.n_rows, f"{rows} row")] if known.n_rows < FEW_ROWS else []
+    harm = "; other rows may lead to another recommendation, and calibrators fitted on them may do harm" if few else ""
+    if n_test is not None and n_test < 10 * N_BINS:
+        few.append(plural(n_test, "test row"))
+        harm += f"; calibration errors (ECE) are mostly chance on fewer than {10 * N_BINS} test rows"
+    if few:
+        yield f"Only {' and '.join(few)}{harm}."
     seen = set(known.labels.tolist())
     missing = [name for index, name in enumerate(known.label_names) if index not in seen]
     if missing:
@@ -269,11 +273,6 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
     bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:
         yield f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended."
-    if n_test is not None and n_test < 10 * N_BINS:
-        yield (
-            f"Only {plural(n_test, 'test row')}: the calibration errors (ECE) measured on so few are mostly chance. "
-            f"Test on {10 * N_BINS} rows or more."
-        )
 
 
 def _is_inside(temperature: float) -> bool:
