@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from noise_models import make_texts
 
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import online_stream
+from ebmcal.noise import build, online_stream
 from ebmcal.noise.sources import OnlineStream, Splice, Texts, splice_texts
 from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords
 from tiny_models import SENTENCES
@@ -193,3 +193,12 @@ def test_texts_are_in_the_column_text():
 def test_streams_from_texts_alone_reject_other_sources(noise):
     with pytest.raises(EbmcalError, match="only splice and unrelated are made from the texts alone"):
         online_stream(noise, SINGLE.dataset, 0)
+
+
+def test_a_source_added_to_the_table_is_accepted(monkeypatch):
+    monkeypatch.setitem(build.TEXT_SOURCES, "shuffled", "unrelated:RandomWords")
+    monkeypatch.setattr(build, "SOURCES", (*build.SOURCES, "shuffled"))
+    drawn, expected = (online_stream(name, SINGLE.dataset, 0).draw(range(5)) for name in ("shuffled", "unrelated"))
+    assert [text.text for text in drawn] == [text.text for text in expected]
+    with pytest.raises(EbmcalError, match="shuffled takes no argument"):
+        online_stream("shuffled:x", SINGLE.dataset, 0)

@@ -6,6 +6,7 @@ The part after the colon is the language model, masked LM or file that a source 
 noise. Everything heavy is imported when it is used, because `RunConfig` checks the setting without torch.
 """
 
+import importlib
 import math
 import re
 import tempfile
@@ -32,8 +33,11 @@ if TYPE_CHECKING:
 #: What the causal noise LM reads, see `ebmcal.noise.causal_lm`. Its texts are generated first and stored.
 LM_MODES = ("infill", "plain")
 
+#: Sources that need nothing but the texts: name → module and class, which is imported on first use.
+TEXT_SOURCES = {"splice": "sources:Splice", "unrelated": "unrelated:RandomWords"}
+
 #: Sources that write a new text for each draw.
-ONLINE_SOURCES = ("splice", "unrelated", "mlm")
+ONLINE_SOURCES = (*TEXT_SOURCES, "mlm")
 
 SOURCES = (*ONLINE_SOURCES, *LM_MODES)
 
@@ -127,8 +131,8 @@ def _parse_entry(text: str) -> tuple[str, str, float | None]:
     if source in (*LM_MODES, "mlm") and not argument:
         kind, example = ("a masked", "roberta-base") if source == "mlm" else ("a", "gpt2")
         raise EbmcalError(f"The noise source {source} needs {kind} language model, for example {source}:{example}.")
-    if source == "splice" and argument:
-        raise EbmcalError(f"The noise source splice takes no argument, got {argument!r}.")
+    if source in TEXT_SOURCES and source != "unrelated" and argument:  # unrelated may name a file
+        raise EbmcalError(f"The noise source {source} takes no argument, got {argument!r}.")
     return source, argument, share
 
 
@@ -184,18 +188,14 @@ def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
 
 
 def source_from_texts(name: str) -> "NoiseSource":
-    """A source that needs nothing but the texts: splice or unrelated."""
-    from ebmcal.noise.sources import Splice
-
-    if name == "splice":
-        return Splice()
-    from ebmcal.noise.unrelated import RandomWords
-
-    return RandomWords()
+    """A source of `TEXT_SOURCES`."""
+    module, _, kind = TEXT_SOURCES[name].partition(":")
+    source: NoiseSource = getattr(importlib.import_module(f"ebmcal.noise.{module}"), kind)()
+    return source
 
 
 def online_stream(noise: str, train: "Dataset", seed: int) -> "NoiseStream":
-    """The stream of a `noise` setting for sources that are made from the texts alone: splice, unrelated, mixtures.
+    """The stream of a `noise` setting for sources that are made from the texts alone, and mixtures of them.
 
     >>> from datasets import Dataset
     >>> train = Dataset.from_dict({"text": ["one two three", "un deux trois"]})
@@ -205,10 +205,10 @@ def online_stream(noise: str, train: "Dataset", seed: int) -> "NoiseStream":
     from ebmcal.noise.sources import OnlineStream, Texts
 
     parts, texts = parse_noise(noise), Texts(train)
-    if others := [part.name for part in parts if part.source not in ("splice", "unrelated") or part.argument]:
+    if others := [part.name for part in parts if part.source not in TEXT_SOURCES or part.argument]:
         raise EbmcalError(
-            f"{', '.join(others)}: only splice and unrelated are made from the texts alone. Generate noise of a "
-            "language model first: ebmcal.generate_noise(texts, lm=…, count=…)."
+            f"{', '.join(others)}: only {' and '.join(TEXT_SOURCES)} are made from the texts alone. Generate noise of "
+            "a language model first: ebmcal.generate_noise(texts, lm=…, count=…)."
         )
     return mix([OnlineStream(part.name, source_from_texts(part.source), texts, seed) for part in parts], parts)
 
