@@ -40,6 +40,7 @@ from ebmcal.data.splits import (
     dataset_fingerprint,
     halves,
     left_out_messages,
+    similar_labels,
     stratified_folds,
     stratified_split,
     stratified_subset,
@@ -57,7 +58,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS", "TASKS", "DataConfig", "Task", "TaskData", "as_dataset", "audit_messages", "check_sources",
-    "dataset_fingerprint", "find_task", "load_task", "stratified_folds", "stratified_split", "stratified_subset",
+    "dataset_fingerprint", "find_task", "load_task", "similar_labels", "stratified_folds", "stratified_split", "stratified_subset",
     "text_keys",
 ]  # fmt: skip
 

@@ -249,7 +249,7 @@ def _messages(name: str, source: dict[str, Any], found: dict[tuple[str, str], di
 def _label_messages(counts: dict[str, int]) -> Iterator[str]:
     """Labels that may be another label, no label, or too rare."""
     shown = {name: f"{name!r} ({plural(n, 'row')})" for name, n in counts.items()}
-    for name, other in _similar_labels(counts):
+    for name, other in similar_labels(counts):
         may_be = f"{shown[name]} may be the same label as {shown[other]}"
         yield f"labels: {may_be}: kept as separate classes. If so, spell them alike."
     for name in counts:
@@ -261,7 +261,7 @@ def _label_messages(counts: dict[str, int]) -> Iterator[str]:
         yield f"labels: {found}: kept, but too rare to learn or evaluate. Add rows, or merge or remove them."
 
 
-def _similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
+def similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
     """Labels that differ in case, width or punctuation, and rare labels that look like a misspelt frequent one."""
     plain = {name: re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() for name in counts}
     letters = {name: re.sub(r"\d", "", name) for name in counts}  # "type 1" and "type 2" are not misspelt

@@ -19,7 +19,7 @@ from typing import Any
 from ebmcal.advice import Advice, recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
 from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
-from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task
+from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task, similar_labels
 from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.methods import find_method
@@ -232,7 +232,12 @@ def conclude(work: Workspace) -> None:
     }
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
     advice = recommend({t: s for t, s in predictions.items() if t != FROZEN})
-    advice = replace(advice, sentences=(*advice.sentences, *extra_advice(advice, predictions)))
+    counts = work.data.audit["splits"]["train"].get("label_counts", {})
+    misspelt = [
+        f"Labels {name!r} and {other!r} may be the same: if so, spell them alike in the training data and run again."
+        for name, other in similar_labels(counts)
+    ]
+    advice = replace(advice, sentences=(*misspelt, *extra_advice(advice, predictions), *advice.sentences))
     chosen = predictions[advice.trial]
     issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
     results = evaluation.to_json() | {
@@ -274,8 +279,9 @@ def extra_advice(advice: Advice, predictions: Mapping[Trial, Mapping[str, Predic
     split = next((s for s in (SPLIT, "calibration") if s in frozen and s in chosen), None)
     if split is not None and (probe := _accuracy(frozen[split])) > (model := _accuracy(chosen[split])):
         yield (
-            f"A logistic regression on the frozen encoder is more accurate ({probe:.1%} against {model:.1%} on the "
-            "same rows): finetuning was not worth it. Try more epochs, or more rows."
+            "The finetuned models are not better than a logistic regression on the frozen encoder, which is only a "
+            f"reference: accuracy {model:.1%} against {probe:.1%} on the same rows. Train for more epochs or on more "
+            "rows."
         )
     if SPLIT in chosen and (temperature := _fit_calibrator("temperature", chosen).temperature_) < MIN_TEMPERATURE:
         yield (

@@ -281,12 +281,12 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
             yield Bullets(items, title)
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
-        items = [
+        commands = [
             ("Label the texts of a file", f"ebmcal predict {run} new.csv --output labelled.csv"),
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
             ("Leave doubtful texts to people", f"ebmcal abstain {run} --data other_labelled.csv --max-error 0.05"),
         ]
-        yield page.Commands(items, "Commands")
+        yield page.Commands(commands, "Commands")
     if focus.is_recommended:
         yield Note(_where_from(data, focus))
 
