@@ -58,8 +58,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS", "TASKS", "DataConfig", "Task", "TaskData", "as_dataset", "audit_messages", "check_sources",
-    "dataset_fingerprint", "find_task", "load_task", "similar_labels", "stratified_folds", "stratified_split", "stratified_subset",
-    "text_keys",
+    "dataset_fingerprint", "find_task", "load_task", "similar_labels", "stratified_folds", "stratified_split",
+    "stratified_subset", "text_keys",
 ]  # fmt: skip
 
 #: The columns of every dataset in this package; text_pair only for pairs.
