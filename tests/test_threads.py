@@ -1,11 +1,11 @@
-"""OpenMP settings: fewer spins, threads within a container's quota, never against the user's own settings."""
+"""OpenMP settings: no spinning next to busy processes, threads within a quota, never against the user's settings."""
 
 import subprocess
 import sys
 
 import pytest
 
-from ebmcal import SPIN_COUNT, configure_threads, cpu_quota
+from ebmcal import configure_threads, cpu_quota, is_machine_busy
 
 
 @pytest.mark.parametrize(
@@ -26,18 +26,29 @@ def test_the_quota_of_a_container(tmp_path, files, expected):
     assert cpu_quota(tmp_path) == expected
 
 
-def test_threads_fit_the_quota_unless_the_user_chose_them(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("running", "cores", "is_busy"), [(1, 2, False), (2, 2, True), (3, 16, False), (6, 16, True)])
+def test_a_busy_machine(running, cores, is_busy, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
+    (tmp_path / "loadavg").write_text(f"0.52 0.58 0.59 {running}/467 12345\n")
+    assert is_machine_busy(tmp_path / "loadavg") == is_busy
+    assert not is_machine_busy(tmp_path / "missing")
+
+
+@pytest.mark.parametrize("is_busy", [False, True])
+def test_threads_sleep_next_to_others_and_fit_the_quota_unless_the_user_chose(is_busy, tmp_path, monkeypatch):
     monkeypatch.setattr("os.cpu_count", lambda: 8)
+    monkeypatch.setattr("ebmcal.is_machine_busy", lambda: is_busy)
     (tmp_path / "cpu.max").write_text("200000 100000")
     found, chosen = {}, {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"}
     configure_threads(found, tmp_path)
     configure_threads(chosen, tmp_path)
     cache = {"ONEDNN_PRIMITIVE_CACHE_CAPACITY": "8"}
-    assert found == {"GOMP_SPINCOUNT": str(SPIN_COUNT), "KMP_BLOCKTIME": "1", "OMP_NUM_THREADS": "2"} | cache
+    waiting = {"GOMP_SPINCOUNT": "0", "KMP_BLOCKTIME": "0"} if is_busy else {}
+    assert found == waiting | {"OMP_NUM_THREADS": "2"} | cache
     assert chosen == {"OMP_NUM_THREADS": "5", "OMP_WAIT_POLICY": "active"} | cache
 
 
 def test_importing_ebmcal_sets_it_before_torch_is_loaded():
-    script = "import sys, os, ebmcal; print(os.environ['GOMP_SPINCOUNT'], 'torch' in sys.modules)"
+    script = "import sys, os, ebmcal; print(os.environ['ONEDNN_PRIMITIVE_CACHE_CAPACITY'], 'torch' in sys.modules)"
     result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stdout.split() == [str(SPIN_COUNT), "False"]
+    assert result.stdout.split() == ["8", "False"]

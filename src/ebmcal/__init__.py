@@ -77,28 +77,32 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
-#: Spins of a waiting thread before it sleeps, about 0.1 ms: longer than the gaps between two operations, much shorter
-#: than a time slice. With libgomp's default of 300,000, threads keep spinning while another process holds a core, and
-#: everything takes three times as long.
-SPIN_COUNT = 2_000
-
-#: The same for Intel's and LLVM's OpenMP, in milliseconds; their default is 200.
-BLOCK_TIME = 1
-
 #: Shapes for which oneDNN keeps its preparations. Batches of texts have ever new shapes: with the default of 1,024 the
 #: memory of a server grows for hours, at the same speed.
 ONEDNN_SHAPES = 8
 
 
 def configure_threads(environ: MutableMapping[str, str] = os.environ, cgroup: Path = Path("/sys/fs/cgroup")) -> None:
-    """Bound spinning, oneDNN's cache, and the threads in a container with a CPU quota; keeps the user's settings."""
-    if "OMP_WAIT_POLICY" not in environ:
-        environ.setdefault("GOMP_SPINCOUNT", str(SPIN_COUNT))
-        environ.setdefault("KMP_BLOCKTIME", str(BLOCK_TIME))
+    """Set waiting next to busy processes, oneDNN's cache and the threads of a container; keeps the user's settings.
+
+    Threads spin while they wait for each other. That is fast on an idle machine (sleeping takes up to twice as long),
+    but next to a process that holds a core everything takes three times as long: there they sleep.
+    """
+    if is_machine_busy() and not {"OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"} & set(environ):
+        environ["GOMP_SPINCOUNT"] = environ["KMP_BLOCKTIME"] = "0"
     environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", str(ONEDNN_SHAPES))
     quota = cpu_quota(cgroup)
     if quota is not None and quota < (os.cpu_count() or 1):
         environ.setdefault("OMP_NUM_THREADS", str(max(1, round(quota))))
+
+
+def is_machine_busy(loadavg: Path = Path("/proc/loadavg")) -> bool:
+    """Whether others use a quarter of the cores at this moment, seen three times; False where this is unknown."""
+    few = max(1, (os.cpu_count() or 1) // 4)
+    try:
+        return all(int(loadavg.read_text().split()[3].partition("/")[0]) > few for _ in range(3))
+    except (OSError, ValueError, IndexError):
+        return False
 
 
 def cpu_quota(cgroup: Path = Path("/sys/fs/cgroup")) -> float | None:
