@@ -128,7 +128,8 @@ def cross_fit(
     """Out-of-fold predictions of a training set, to calibrate a model that is trained on all of its rows.
 
     Args:
-        make_trainer: Gets the training rows of a fold and returns a new `EnergyTrainer` with a new model.
+        make_trainer: Gets the training rows of a fold and returns a new `EnergyTrainer` with a new model. Set
+            `max_steps`: with epochs, models of folds take fewer steps and are less confident than the final model.
         dataset: The training set, as for `EnergyTrainer`. Rows with equal texts are in the same fold.
         folds: Folds that are held out in turn, at least 2. Default: 5, or one 20% split of more than 500 rows.
         seed: Seed of the folds.
@@ -138,7 +139,7 @@ def cross_fit(
     Example:
         def make_trainer(rows):
             model = AutoModelForSequenceClassification.from_pretrained(name, num_labels=3)
-            args = ebmcal.EnergyConfig("out", num_train_epochs=3)
+            args = ebmcal.EnergyConfig("out", max_steps=300)
             return ebmcal.EnergyTrainer(model, args, train_dataset=rows, processing_class=tokenizer)
 
         out_of_fold = ebmcal.cross_fit(make_trainer, train)

@@ -76,7 +76,6 @@ def train_model(
 def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *, curves: bool = True) -> EnergyTrainer:
     """The trainer of a trial on these rows."""
     config, settings, method = work.config, work.settings, find_method(trial.method)
-    n_steps = settings.steps  # also for models of folds: with fewer steps they are less confident than the final model
     known = {field.name for field in fields(EnergyConfig)}
     given = {name: value for name, value in (vars(config) | asdict(settings)).items() if name in known}
     args = EnergyConfig(
@@ -84,16 +83,15 @@ def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *,
         | {
             "output_dir": str(directory),
             "method": trial.method,
-            "max_steps": n_steps,
+            "max_steps": settings.steps,  # also in folds: with fewer steps they are less confident than the final model
             "per_device_train_batch_size": device_batch_size(settings.batch_size),
-            "warmup_steps": min(settings.warmup_steps, n_steps),
             "bf16": use_bf16(config.precision),
             "use_cpu": default_device() == "cpu",
             "seed": trial.seed,
             "dataloader_drop_last": True,
             "eval_strategy": "steps" if curves else "no",
             "save_total_limit": 2,
-            "logging_steps": max(1, n_steps // LOG_LINES),
+            "logging_steps": max(1, settings.steps // LOG_LINES),
             "report_to": config.report_to or "none",
             "run_name": trial.name,
             "disable_tqdm": True,
