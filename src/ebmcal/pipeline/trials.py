@@ -83,7 +83,7 @@ def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *,
         | {
             "output_dir": str(directory),
             "method": trial.method,
-            "max_steps": settings.steps,  # also in folds: with fewer steps they are less confident than the final model
+            "max_steps": settings.steps,  # of folds, too: with fewer, they are less confident than the final model
             "per_device_train_batch_size": device_batch_size(settings.batch_size),
             "bf16": use_bf16(config.precision),
             "use_cpu": default_device() == "cpu",
