@@ -29,9 +29,6 @@ from ebmcal.run_dir import Trial
 #: The committed tables.
 TABLES = ("results", "detection", "comparisons", "calibration", "temperatures")
 
-#: Folds of cross-fitted trials.
-N_FOLDS = 5
-
 #: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
 SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
 
@@ -230,10 +227,11 @@ def temperature_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
         "calibration split": run.predictions(trial.method, "calibration", trial.seed),
         "test rows (the best possible)": test,
     }
-    if len(folds) == n_train(run):  # stored fold by fold
+    if len(folds) == n_train(run):
         sources["all folds"] = folds
-        folds = folds.rows(np.arange(len(folds) // N_FOLDS))
-    sources["one fold"] = folds
+        sources["a fifth of the rows of all folds"] = folds.rows(np.arange(len(folds) // 5))
+    else:
+        sources["one fold"] = folds
     rows = []
     for name, source in {"none": None, **sources}.items():
         fitted = None if source is None else TemperatureScaling().fit(source.logits, source.labels)

