@@ -27,7 +27,7 @@ from ebmcal.evaluation import Evaluation
 from ebmcal.metrics import HEADLINE_METRICS, holm, mean_of_tests
 from ebmcal.progress import Reporter, make_reporter
 from ebmcal.reports.page import Block, Column, Page, Section, Table, write_page
-from ebmcal.reports.report import read_results
+from ebmcal.reports.run_data import read_results
 from ebmcal.reports.tables import (
     Key,
     comparison_rows_table,

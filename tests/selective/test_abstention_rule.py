@@ -7,8 +7,9 @@ import pytest
 
 from ebmcal import AbstentionRule, EbmcalError, Predictions, TemperatureScaling, fit_abstention
 from ebmcal.selective import SCORES
-from ebmcal.selective.fitting import counts, find_threshold, least_rows, least_rows_of_sets, split_rows
+from ebmcal.selective.fitting import least_rows_of_sets
 from ebmcal.selective.ood import cut_off, p_values
+from ebmcal.selective.risk_control import counts, find_threshold, least_rows, split_rows
 from ebmcal.selective.rule import prediction_sets
 
 NAMES = ("bad", "good")

@@ -15,8 +15,8 @@ from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import TemperatureScaling
 from ebmcal.predictions.arrays import softmax
 from ebmcal.selective import DISTANCES, SCORES, fit_distance
-from ebmcal.selective.fitting import counts
 from ebmcal.selective.ood import TrainingFeatures, p_values
+from ebmcal.selective.risk_control import counts
 
 N_DRAWS, N_ROWS, N_POPULATION = 150, 300, 10_000
 MAX_ERROR, CONFIDENCE, COVERAGE, OOD = 0.1, 0.8, 0.9, 0.1

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ebmcal import EbmcalError, Predictions, fit_abstention
-from ebmcal.selective.fitting import fit_threshold, rows_needed
+from ebmcal.selective.risk_control import fit_threshold, rows_needed
 
 N_POPULATION = 200_000
 

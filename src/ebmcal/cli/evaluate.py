@@ -149,7 +149,8 @@ def report(
     overwrite: Overwrite = False,
 ) -> None:
     """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
-    from ebmcal.reports.report import read_run, report_text, write_report
+    from ebmcal.reports import report_text, write_report
+    from ebmcal.reports.run_data import read_run
     from ebmcal.storage import write_text
 
     check_outputs({"--output": output}, overwrite=overwrite)

@@ -252,7 +252,7 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
         if lone is not None:
             holder = "the first" if lone in order else f"number {number}"
             raise EbmcalError(
-                f"The row with id {lone!r} is only in {holder} of the predictions; expected the same rows."
+                f"The row with id {lone!r} is only in {holder}; expected the same rows in all predictions."
             )
         if other.label_names != first.label_names:
             raise EbmcalError(f"Classes differ: {first.label_names} and, in number {number}, {other.label_names}.")
@@ -268,9 +268,7 @@ def _positions(predictions: Predictions) -> dict[str, int]:
     where: dict[str, int] = {}
     for position, row_id in enumerate(predictions.ids.tolist()):
         if where.setdefault(row_id, position) != position:
-            raise EbmcalError(
-                f"The id {row_id!r} is on rows {where[row_id]} and {position}; ids must be unique to match rows."
-            )
+            raise EbmcalError(f"The id {row_id!r} is on rows {where[row_id]} and {position}; ids must be unique.")
     return where
 
 

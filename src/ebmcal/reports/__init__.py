@@ -3,6 +3,7 @@
 page           `Table` (terminal, Markdown, LaTeX, JSON, HTML) and pages made of sections and blocks
 tables         tables of an evaluation (models × metrics, paired tests, OOD detection) and of texts (errors, noise)
 plots          reliability, energies, curves: matplotlib to SVG
+run_data       what a report is about: models with their predictions, read from a run directory
 report         what the report of a run shows, in which order
 model_card     README.md of a model directory
 """

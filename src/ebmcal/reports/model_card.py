@@ -15,7 +15,7 @@ from ebmcal.calibration import read_calibrator
 from ebmcal.errors import EbmcalError
 from ebmcal.reports.page import environment
 from ebmcal.reports.plots import reliability_diagram
-from ebmcal.reports.report import RunData, Subject, read_run
+from ebmcal.reports.run_data import RunData, Subject, read_run
 from ebmcal.reports.tables import list_test_sets, metrics_table, over_seeds
 from ebmcal.run_dir import RunDir, read_card
 from ebmcal.selective import read_rule

@@ -3,8 +3,8 @@
     rule = fit_abstention("calibration.parquet", model="model", max_error=0.05, confidence=0.9)
     rule.apply(predictions).answered
 
-`fitting` fits a rule on held-out predictions and tests its guarantees, `rule` applies and stores it, `ood` scores and
-flags texts unlike the training data.
+`fitting` fits a rule on held-out predictions, `risk_control` tests its guarantee, `rule` applies and stores it, `ood`
+scores and flags texts unlike the training data.
 """
 
 from ebmcal.selective.fitting import fit_abstention
