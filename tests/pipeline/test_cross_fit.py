@@ -27,6 +27,7 @@ def test_small_data_has_five_folds_and_large_data_one_split():
     assert set(large) == {-1, 0}
     assert "one split of 200 rows; training takes 2 times" in describe_cost(large)
     assert "Label issues are searched in these rows only; --folds 5 covers all rows" in describe_cost(large)
+    assert "the temperature may be too high" in describe_cost(folds_of(np.arange(100), np.arange(100) % 3, 2))
 
 
 def test_folds_are_stratified_and_keep_duplicates_together():

@@ -35,6 +35,9 @@ SPLIT = "out_of_fold"
 N_FOLDS = 5
 SMALL = 500
 
+#: Fewer folds than this get a warning.
+FEW = 4
+
 
 def plan_folds(
     keys: np.ndarray, labels: np.ndarray, names: Sequence[str], n_folds: int | None, seed: int, reporter: Reporter
@@ -70,6 +73,8 @@ def describe_cost(folds: np.ndarray) -> str:
     if n_held_out == 1:
         kind = f"one split of {int((folds == 0).sum()):,} rows"
         note = ". Label issues are searched in these rows only; --folds 5 covers all rows"
+    elif n_held_out < FEW:
+        note = ". Models of so few folds see far fewer rows than the final model, so the temperature may be too high"
     return f"cross-fitting: {kind}; training takes {n_held_out + 1} times as long as without{note}"
 
 
