@@ -1,6 +1,7 @@
 """The advice at the end of a run, from calibration or out-of-fold rows, for models with different calibration."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -125,7 +126,9 @@ def test_a_temperature_at_its_bound_is_not_recommended():
     advice = advice_for(baseline=perfect())
     assert advice.calibrator is None
     assert "the fit reached its bound" in advice.sentences[1]
-    assert any("The temperature of baseline reached its bound" in s for s in advice.sentences)
+    assert sum("bound" in sentence for sentence in advice.sentences) == 1
+    both = advice_for(baseline=draw(1.0, n=40), hidden=perfect())
+    assert any("The temperature of hidden reached its bound" in s for s in both.sentences)
 
 
 def test_models_that_learned_nothing():
@@ -164,6 +167,23 @@ def test_cautions():
     assert any("No calibration row has the label maybe" in s for s in advice_for(baseline=three).sentences)
     enough = advice_for(baseline=rows, test=draw(1.0, n=5000)).sentences
     assert not any("Only" in sentence for sentence in enough)
+
+
+def test_at_most_five_sentences_that_ask_for_nothing_twice():
+    rows = draw(0.3, n=90)
+    three = Predictions(rows.labels, ("no", "yes", "maybe"), probs=np.c_[rows.probs * 0.9, np.full(90, 0.1)])
+    advice = advice_for(baseline=three, hidden=three)
+    misspelt = [f"Labels {name!r} and 'yes' may be the same: if so, spell them alike and run again." for name in "abc"]
+    probe = "The frozen probe is better. Train for more epochs or on more rows."
+    folds = "The models of the folds are undertrained. Train for more epochs."
+    found = replace(advice, sentences=(*misspelt, probe, folds, *advice.sentences)).sentences
+    assert found[:3] == (misspelt[0], probe, "The models of the folds are undertrained.")
+    assert found[3].startswith("Use baseline")
+    assert "underconfident" in found[4]
+    assert found[4].endswith("corrects it on these rows.")
+    assert len(found) == 5
+    assert len(advice.sentences) <= 5
+    assert "Only 90 calibration rows" in advice.sentences[2], "more important than the effect of the energy"
 
 
 def test_the_advice_is_json():

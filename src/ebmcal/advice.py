@@ -4,7 +4,8 @@
 The criterion is the cross-validated negative log-likelihood; a simpler model wins unless it is clearly worse.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -29,6 +30,10 @@ N_FOLDS = 5
 TEMPERATURE_BOUNDS = (0.02, 50.0)
 #: Fewer rows than this make a recommendation uncertain.
 FEW_ROWS = 100
+
+#: Users read a few sentences; those that ask for the same thing, as these do, are said once.
+MAX_SENTENCES = 5
+ACTIONS = (r" ?Train\w* (for more epochs|longer)[^.]*\.", r"^Labels .* may be the same: .*")
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,27 @@ class Advice:
     rows: str = "calibration"  # the rows that the choice is based on
     n_rows: int = 0
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sentences", shorten(self.sentences))
+
     def to_json(self) -> dict[str, Any]:
         """The advice as JSON values."""
         return asdict(self) | {"trial": self.trial.name, "sentences": list(self.sentences)}
+
+
+def shorten(sentences: Iterable[str]) -> tuple[str, ...]:
+    """The first five of the sentences, without what an earlier one asks for; models to calibrate come first.
+
+    >>> shorten(["A is worse. Train for more epochs.", "B is undertrained. Train longer (--epochs)."])
+    ('A is worse. Train for more epochs.', 'B is undertrained.')
+    """
+    kept, asked = list[str](), set[str]()
+    for sentence in sorted(sentences, key=lambda sentence: "Calibrate it" not in sentence):
+        for action in (action for action in ACTIONS if re.search(action, sentence)):
+            sentence = re.sub(action, "", sentence) if action in asked else sentence
+            asked.add(action)
+        kept += [sentence] if sentence and sentence not in kept else []
+    return tuple(kept[:MAX_SENTENCES])
 
 
 @dataclass(frozen=True)
@@ -159,7 +182,7 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     best = min(found, key=lambda c: c.nll)
     chosen = next(c for c, (worse, margin) in ((c, c.minus(best)) for c in found) if worse <= margin)
     n_test = next((splits["test"].n_rows for splits in predictions.values() if "test" in splits), None)
-    sentences = (*_sentences(found, chosen, known.labels, rows), *_cautions(found, known, rows, n_test))
+    sentences = tuple(_sentences(found, chosen, known, rows, n_test))
     trial = next(trial for trial in predictions if trial.method == chosen.method)
     evidence = tuple(c.to_json() for c in sorted(found, key=lambda c: c.nll))
     return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows)
@@ -213,13 +236,17 @@ def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) 
     return [candidate(None, plain)] + ([candidate(calibrator, [losses for losses, _ in fits])] if is_fitted else [])
 
 
-def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray, rows: str) -> Iterator[str]:
-    largest = float(np.bincount(labels).max() / len(labels))
+def _sentences(
+    found: Sequence[Candidate], chosen: Candidate, known: Predictions, rows: str, n_test: int | None
+) -> Iterator[str]:
+    """What to use, whether its confidence is right, how certain that is, and whether the energy helped."""
+    largest = float(np.bincount(known.labels).max() / known.n_rows)
     if max(c.accuracy for c in found) <= largest:
         yield (
             f"No model is more accurate than always predicting the most frequent class ({largest:.1%} of the {rows} "
             "rows). Train longer (--epochs) or on more rows before looking at calibration."
         )
+        yield from _cautions(found, known, rows, n_test)
         return
     base = next((c for c in found if c.name == "baseline"), None)
     accuracy, typical = f"{chosen.accuracy:.1%}", chosen.typical
@@ -228,10 +255,11 @@ def _sentences(found: Sequence[Candidate], chosen: Candidate, labels: np.ndarray
         typical += f" (baseline: {base.typical})"
     simpler = "; no simpler candidate is as good" if chosen is not found[0] else ""
     yield (
-        f"Use {chosen.name}. On {len(labels):,} {rows} rows it is right in {accuracy} and typically gives the correct "
+        f"Use {chosen.name}. On {known.n_rows:,} {rows} rows it is right in {accuracy} and typically gives the correct "
         f"label a probability of {typical}{simpler}."
     )
     yield _confidence(base or chosen, rows)
+    yield from _cautions([c for c in found if c.method != (base or chosen).method], known, rows, n_test)
     others = [c for c in found if c.calibrator is None and c.method != "baseline"]
     if base and others:
         other = min(others, key=lambda c: c.nll)

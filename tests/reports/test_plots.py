@@ -100,6 +100,20 @@ def test_reliability_has_the_histogram_below_and_ignores_unlabelled_rows():
     assert [p.get_height() for p in below.patches] == [p.get_height() for p in shown.patches]
 
 
+def test_the_legend_of_a_reliability_diagram_covers_neither_bars_nor_histogram():
+    boxes = []
+
+    def panel(ax):
+        plots.reliability_diagram(make_predictions(40), ax, name="mine")
+        boxes.append(ax)
+
+    plots.draw("key", "", "", panel, size=(3.8, 3.9), below=0.85)  # the layout of reports
+    (ax,) = boxes
+    legend, data, below = (part.get_window_extent() for part in (ax.get_legend(), ax, ax.child_axes[0]))
+    assert below.y1 < legend.y0 < legend.y1 <= data.y0
+    assert data.x0 <= legend.x0 < legend.x1 <= data.x1
+
+
 def test_confusion_matrix_counts_every_pair_once():
     rows = make_predictions(200)
     numbers = [int(text.get_text()) for text in plots.confusion_matrix(rows).texts]

@@ -126,6 +126,7 @@ def _run_sources(run: RunDir) -> "dict[str, Source]":
 
 
 def _print(found: "Evaluation", format: str, verbose: bool) -> None:
+    from ebmcal.advice import shorten
     from ebmcal.reports.tables import comparison_table, detection_table
 
     tables = [t for t in (found.table(verbose=verbose), comparison_table(found), detection_table(found)) if len(t)]
@@ -134,7 +135,7 @@ def _print(found: "Evaluation", format: str, verbose: bool) -> None:
         return
     for table in tables:
         table.print()
-    for sentence in found.verdicts():
+    for sentence in shorten(found.verdicts()):
         typer.echo(sentence)
 
 

@@ -250,10 +250,8 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
         where = _positions(other)
         lone = next((i for i in (*order, *where) if i not in where or i not in order), None)
         if lone is not None:
-            holder = "the first" if lone in order else f"number {number}"
-            raise EbmcalError(
-                f"The row with id {lone!r} is only in {holder}; expected the same rows in all predictions."
-            )
+            holder = "the first predictions" if lone in order else f"predictions number {number}"
+            raise EbmcalError(f"The row with id {lone!r} is only in {holder}; expected the same rows.")
         if other.label_names != first.label_names:
             raise EbmcalError(f"Classes differ: {first.label_names} and, in number {number}, {other.label_names}.")
         rows = other.rows([where[i] for i in order])

@@ -265,9 +265,10 @@ def reliability_diagram(
     ax.plot([0, 1], [0, 1], color=MUTED, linestyle="--", linewidth=1)
     ax.set(xlim=(0, 1), ylim=(0, 1), xticks=_QUARTERS, yticks=_QUARTERS)
     if histogram:
-        add_legend(ax, loc="upper left", fontsize=7.5, handlelength=1.6)
+        below = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "ncols": 2, "borderaxespad": 0.3}
+        add_legend(ax, **below, fontsize=7.5, handlelength=1.6)  # any corner may have bars
         ax.tick_params(labelbottom=False)
-        _confidence_histogram(ax.inset_axes((0, -0.36, 1, 0.3)), forecast, is_true, n_bins, x)
+        _confidence_histogram(ax.inset_axes((0, -0.36, 1, 0.24)), forecast, is_true, n_bins, x)
     return ax
 
 

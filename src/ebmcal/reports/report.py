@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ebmcal.advice import confidence_gap
+from ebmcal.advice import confidence_gap, shorten
 from ebmcal.data import audit_messages
 from ebmcal.errors import plural, unknown_name
 from ebmcal.metrics.calibration import wilson
@@ -134,7 +134,7 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or ()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
     yield page.Facts(list(_facts(focus, is_useful)), is_useful)
-    found = data.evaluation.verdicts() if not sentences else []
+    found = () if sentences else shorten(data.evaluation.verdicts())
     todo = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
     for title, items in {"What to do": todo, "Confidence": [v for v in found if v not in todo]}.items():
         if items and (len(data.subjects) > 1 or title != "Confidence"):  # the boxes describe a single model
