@@ -84,9 +84,10 @@ def test_a_lock_is_held_by_one_process(tmp_path):
 def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / ".model.abc.tmp").mkdir()
-    (tmp_path / ".run.abc.tmp").write_text("")
+    for name in (".run.0123456789ab.tmp", ".run.mine.tmp"):
+        (tmp_path / name).write_text("")
     remove_temporary_files(tmp_path / "run")
-    assert sorted(os.listdir(tmp_path)) == ["run"]
+    assert sorted(os.listdir(tmp_path)) == [".run.mine.tmp", "run"]
     assert not os.listdir(tmp_path / "run")
 
 

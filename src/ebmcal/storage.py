@@ -5,6 +5,7 @@ the new one, never half of one. Errors of the file system become an `EbmcalError
 """
 
 import contextlib
+import glob
 import hashlib
 import json
 import os
@@ -86,9 +87,10 @@ def remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink(missing_ok=True)
 
 
-def remove_temporary_files(directory: Path) -> None:
-    """Remove what a killed process left half written in a directory; the caller holds its lock."""
-    for left in [*directory.rglob(".*.tmp"), *directory.parent.glob(f".{directory.name}.*.tmp")]:
+def remove_temporary_files(path: Path) -> None:
+    """Remove what a killed process left half written of a file, or in a directory; the caller holds a lock."""
+    name = glob.escape(path.name)
+    for left in [*path.rglob(".*.tmp"), *path.parent.glob(f".{name}.{'[0-9a-f]' * 12}.tmp")]:
         with contextlib.suppress(OSError):
             remove(left)
 

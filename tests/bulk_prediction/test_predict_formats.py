@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import time
 
 import numpy as np
 import pytest
@@ -64,6 +65,15 @@ def test_an_id_column_becomes_the_id(suffix, table, model):
     rows = read(table / f"out{suffix}")
     assert [(row["id"], row["ticket"], row["input_id"]) for row in rows] == [("007", "007", "x"), ("008", "008", "y")]
     assert Predictions.read(table / f"out{suffix}", labels_required=False).ids.tolist() == ["007", "008"]
+
+
+def test_many_columns_take_linear_time(tmp_path, model):
+    n = 10_000
+    (tmp_path / "in.csv").write_text(f"text,energy,{','.join(f'c{i}' for i in range(n))}\nfine,{',' * n}\n")
+    start = time.process_time()
+    predict_file(model, tmp_path / "in.csv", tmp_path / "out.csv")
+    assert time.process_time() - start < 8  # quadratic checks take 20 s and more
+    assert len(read(tmp_path / "out.csv")[0]) > n
 
 
 def test_parquet_types_are_kept(table, model):

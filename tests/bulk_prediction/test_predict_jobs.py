@@ -58,12 +58,14 @@ def test_a_resumed_job_writes_the_same_bytes(suffix, table, model, calls):
     assert not output.exists()
     (directory,) = working_directories(table)
     (directory / "000002.json").write_text('{"rows": 1')  # killed while writing the next chunk
+    (table / f".out{suffix}.0123456789ab.tmp").write_text("half")  # or while joining them
     done = predict_file(model, table / "new.csv", output)
     assert calls[4:] == [1, 12, 12, 2]  # a sample text, then what was left
     assert (done.n_rows, done.n_reused) == (N_ROWS, 24)
     predict_file(model, table / "new.csv", table / f"whole{suffix}")
     assert output.read_bytes() == (table / f"whole{suffix}").read_bytes()
     assert not working_directories(table)
+    assert not list(table.glob(".*.tmp"))
 
 
 @pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ebmcal.modeling.classifier import EnergyClassifier, Predictor, tokenize
+from ebmcal.modeling.classifier import CHARACTERS_PER_TOKEN, EnergyClassifier, Predictor, tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
 
@@ -35,7 +35,16 @@ def test_no_texts(predictor):
 def test_long_texts_are_truncated(predictor):
     text = " ".join(SENTENCES)
     assert len(predictor.tokenize([text])[0].ids) == 32
-    assert tokenize(["dull " * 10**6], make_wordpiece(), 8)[0].ids.shape == (8,)
+    given, wordpiece = [], make_wordpiece()
+
+    def tokenizer(firsts, seconds, **options):
+        given.extend([*firsts, *(seconds or ())])
+        return wordpiece(firsts, seconds, **options)
+
+    long = "dull " * 10**6
+    for texts in ([long], [(long, long)]):
+        assert tokenize(texts, tokenizer, 8)[0].ids.shape == (8,)
+    assert max(map(len, given)) <= 8 * CHARACTERS_PER_TOKEN  # the tokenizer would split the whole text first
 
 
 def test_progress_counts_every_text(predictor):

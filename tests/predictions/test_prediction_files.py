@@ -2,12 +2,15 @@
 
 import io
 import json
+import time
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from ebmcal import EbmcalError, Predictions
+from ebmcal.predictions.files import _from_arrow
 
 PROBS = [[0.93, 0.07], [0.4, 0.6]]
 SHARES = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]
@@ -140,13 +143,17 @@ def test_forty_thousand_classes_are_read_quickly(tmp_path):
     names = [f"c{i}" for i in range(40_000)]
     content = {"label": ["c7", "c8"], **{f"logit_{name}": [0.0, 1.0] for name in names}}
     (tmp_path / "p.json").write_text(json.dumps(content))
-    p = Predictions.read(tmp_path / "p.json", label_names=names[::-1])  # quadratic checks would take a minute
+    start = time.process_time()
+    p = Predictions.read(tmp_path / "p.json", label_names=names[::-1])
     assert p.predicted_labels.tolist() == ["c39999", "c39999"]
     assert p.labels.tolist() == [39_992, 39_991]
+    repeated = [f"prob_{name}" for name in names] + ["x", "x"]
+    with pytest.raises(EbmcalError, match="the column 'x' more than once"):
+        _from_arrow(tmp_path, pa.table([pa.array([1])] * len(repeated), names=repeated))
+    assert time.process_time() - start < 15  # quadratic checks take a minute
 
 
 def test_a_class_column_that_the_file_does_not_declare_is_refused(tmp_path):
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
     p = Predictions([0, 1], ("a", "b"), probs=[[1, 0], [0, 1]])
@@ -203,6 +210,11 @@ def test_a_missing_column_of_human_labels_is_named(tmp_path):
     (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_no\nno,0.5,0.5,1\n")
     with pytest.raises(EbmcalError, match="'human_no' but no 'human_yes'"):
         Predictions.read(tmp_path / "p.csv")
+    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_no,human_yes,human_maybe\nno,0.5,0.5,1,1,2\n")
+    with pytest.raises(EbmcalError, match="'human_maybe' is not one of no, yes"):
+        Predictions.read(tmp_path / "p.csv")
+    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_score\nno,0.5,0.5,3\n")  # something else
+    assert Predictions.read(tmp_path / "p.csv").human is None
 
 
 def test_counts_of_human_labels_in_an_npz_are_not_bfloat16(tmp_path):

@@ -2,8 +2,10 @@
 
 import contextlib
 import json
+from functools import partial
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -11,6 +13,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ebmcal import Predictions
+from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import align, ensemble
 from ebmcal.predictions.arrays import softmax
@@ -242,6 +245,26 @@ def test_bfloat16_is_read_from_npz(tmp_path):
     np.savez(tmp_path / "void.npz", logits=bits.view("V2"), labels=[0, 1])
     for name in ("bits.npz", "void.npz"):
         np.testing.assert_array_equal(Predictions.read(tmp_path / name).logits, logits)
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    p = Predictions([0, 1], ("a", "b"), logits=logits.astype(ml_dtypes.bfloat16))
+    p.write(tmp_path / "own.npz")
+    assert p.logits.dtype == np.float32
+    np.testing.assert_array_equal(Predictions.read(tmp_path / "own.npz").logits, logits)
+
+
+@pytest.mark.parametrize("note", [b"[]", b"x", b'{"label_names": [1, 2]}', b'{"label_names": 3}', b'{"meta": [1]}'])
+def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
+    table = pa.table({"label": ["1", "2"], "prob_1": [1.0, 0.0], "prob_2": [0.0, 1.0]})
+    pq.write_table(table.replace_schema_metadata({b"ebmcal": note}), tmp_path / "p.parquet")
+    with contextlib.suppress(EbmcalError):
+        assert Predictions.read(tmp_path / "p.parquet").label_names == ("1", "2")
+
+
+@pytest.mark.parametrize("suffix", SUFFIXES)
+def test_class_names_that_are_integers_in_another_order_survive(tmp_path, suffix):
+    p = Predictions([0, 1, 2, -1], ("2", "0", "1"), logits=np.eye(4, 3))
+    p.write(tmp_path / f"p.{suffix}")
+    assert_same(p, Predictions.read(tmp_path / f"p.{suffix}"))
 
 
 @pytest.mark.parametrize(
@@ -413,10 +436,23 @@ name = st.text(st.characters(codec="utf-8", exclude_characters="\x00\r\n"), min_
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_a_class_called_none_is_not_a_missing_label(tmp_path, suffix):
-    p = Predictions([-1, 0, 1], ("None", "some"), logits=np.zeros((3, 2)))
-    p.write(tmp_path / f"p.{suffix}")
-    assert Predictions.read(tmp_path / f"p.{suffix}").labels.tolist() == [-1, 0, 1]
+@pytest.mark.parametrize("word", ["None", "nan", "NA", "null"])
+def test_only_empty_labels_are_missing_as_in_training_files(tmp_path, suffix, word):
+    path = tmp_path / f"p.{suffix}"
+
+    def write(name):
+        columns = {"text": list("abcd"), "label": [word, "some", None, word], "prob_some": 0.5, f"prob_{name}": 0.5}
+        frame = pd.DataFrame(columns)
+        lines = partial(frame.to_json, orient="records", lines=True)
+        {"csv": partial(frame.to_csv, index=False), "jsonl": lines, "parquet": frame.to_parquet}[suffix](path)
+
+    write(word)
+    p = Predictions.read(path)
+    assert [p.label_names[i] if i >= 0 else None for i in p.labels] == [word, "some", None, word]
+    assert sorted(as_dataset(path, label_column="label").features["label"].names) == sorted([word, "some"])
+    write("other")
+    with pytest.raises(EbmcalError, match=f"Unknown class '{word}'.*Leave the field empty"):
+        Predictions.read(path)
 
 
 @settings(max_examples=60, deadline=None)

@@ -83,6 +83,41 @@ def test_incomplete_headers_time_out(sent):
         assert 0.3 < time.monotonic() - start < 5
 
 
+LAST_CHUNK = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n1\r\na\r\n0\r\n"
+
+
+@pytest.mark.parametrize(
+    ("start", "part"),
+    [
+        (b"GET /", b"a"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\nX: ", b"a"),
+        (b"GET / HTTP/1.1\r\n", b"X: a\r\n"),
+        (LAST_CHUNK, b"X: a\r\n"),
+        (LAST_CHUNK + b"X: ", b"a"),
+    ],
+    ids=["URL", "header", "headers", "trailers", "trailer"],
+)
+def test_endless_headers_are_refused(start, part):
+    """Without a bound, they would fill the memory before they time out."""
+    with running(header_timeout=WAIT) as port, connect(port, start) as connection:
+        sent = 0
+        with contextlib.suppress(ConnectionError):
+            while sent < 50_000_000:
+                sent += connection.send(part * (100_000 // len(part)))
+        assert sent < 20_000_000  # what the buffers of the system hold
+        assert status(port) == 200
+
+
+def test_a_body_in_tiny_chunks_and_requests_that_follow_are_no_long_headers():
+    request = GET.replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n").replace(b"GET", b"POST")
+    with running() as port, connect(port) as connection:
+        for _ in range(3):
+            connection.sendall(request + b"1\r\na\r\n" * 30_000 + b"0\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            while not connection.recv(1000).endswith(b"xx"):
+                pass
+
+
 def test_half_sent_headers_do_not_block_other_clients():
     """Three times as many as are allowed: the oldest make room."""
     with running(max_connections=20, header_timeout=60) as port, contextlib.ExitStack() as stack:

@@ -194,6 +194,15 @@ def test_a_file_that_cannot_be_evaluated_is_refused_with_the_reason(app, content
     assert "/tmp" not in response.text
 
 
+@pytest.mark.parametrize(
+    "content", [b"a," * 2000 + b"b\n", b'\r\n"\n";x"' + b";a" * 2000 + b'"\n', b"a" * 200_000 + b"|a" * 2000 + b"\n"]
+)
+def test_many_columns_are_refused_before_pyarrow_needs_memory_for_each(app, content, monkeypatch):
+    monkeypatch.setattr("ebmcal.serving.ui.read_columns", lambda path: pytest.fail("read"))
+    for response in (describe(app, content), upload(app, content)):
+        assert (response.status_code, "too many columns; at most 1,000" in response.text) == (422, True)
+
+
 def test_only_existing_reports_are_sent(app):
     assert call(app, "GET", "/ui/report/x").status_code == 404
 

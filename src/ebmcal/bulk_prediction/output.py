@@ -23,7 +23,7 @@ from ebmcal.bulk_prediction.rows import Chunk, OutputChunk
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import META_KEY
-from ebmcal.storage import atomic_write, file_checksum, locked, read_json, write_json
+from ebmcal.storage import atomic_write, file_checksum, locked, read_json, remove_temporary_files, write_json
 
 SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".npz": "parquet"}
 _OUR_FILES = re.compile(r"(\d+|all)\.\w+|\.lock|\..*\.tmp")
@@ -186,4 +186,5 @@ def open_output(output: Path | None, encoder: Encoder, job: str, overwrite: bool
     if directory.exists() and not all(_OUR_FILES.fullmatch(path.name) for path in directory.iterdir()):
         raise EbmcalError(f"{directory} exists and is not a working directory of ebmcal predict. Move or delete it.")
     with locked(directory):
+        remove_temporary_files(output)
         yield OutputFile(encoder, output, directory, job, overwrite)

@@ -10,6 +10,7 @@ import itertools
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -78,9 +79,9 @@ class Input:
             keys = list(dict.fromkeys(key for row in peeked for key in row.values))[:PEEKED_ROWS]
             is_complete = len(peeked) < PEEKED_ROWS and len(keys) < PEEKED_ROWS
             return cls(name, format, keys, itertools.chain(peeked, stream), tally, is_complete=is_complete)
-        repeated = next((column for column in header if header.count(column) > 1), None)
-        if repeated is not None:
-            raise EbmcalError(f"{name}: {header.count(repeated)} columns are named {repeated!r}; rename all but one.")
+        for column, n in Counter(header).most_common(1):
+            if n > 1:
+                raise EbmcalError(f"{name}: {n} columns are named {column!r}; rename all but one.")
         schema = None
         if format == "parquet":
             import pyarrow.parquet as pq
@@ -152,9 +153,10 @@ class OutputColumns:
         writes_id = "id" not in given.columns or read.id not in (None, "id")
         ours = {*results, "error", *(["id"] if writes_id else []), *(["label"] if read.label else [])}
         kept = [name for name in given.columns if not (name == read.label == "label")]
-        users: dict[str, str] = {}
+        users, taken = dict[str, str](), ours | set(kept)
         for name in kept:
-            users[name] = _free_name(name, ours | set(users.values()) | (set(kept) - {name}))
+            users[name] = name if name == _free_name(name, ours) else _free_name(f"input_{name}", taken)
+            taken.add(users[name])
         has_other = format != "jsonl" and not given.is_complete
         return cls(read, label_names, users, [*results, "error"], given.tally.unit, writes_id, has_other)
 

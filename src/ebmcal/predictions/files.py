@@ -13,6 +13,7 @@ import os
 import sys
 import tempfile
 import warnings
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -167,7 +168,10 @@ def _class_matrix(columns: Mapping[str, Any], names: tuple[str, ...] | None) -> 
 
 
 def _labels(columns: Mapping[str, Any], names: tuple[str, ...], *, are_indices: bool) -> np.ndarray:
-    """Class indices [n]: a label is a class name, else an index, unless classes are named by integers; −1 = unknown."""
+    """Class indices [n]: a label is a class name, else an index, unless classes are named by integers; −1 = unknown.
+
+    As in training files, only an empty field is a missing label: a class may be called "None" or "nan".
+    """
     if "label" not in columns:
         shown = ", ".join(repr(c) for c in list(columns)[:20])
         raise EbmcalError(f"no column 'label' (empty or −1 where the label is unknown); the columns are {shown}.")
@@ -175,17 +179,16 @@ def _labels(columns: Mapping[str, Any], names: tuple[str, ...], *, are_indices: 
     if are_indices and isinstance(column, np.ndarray) and column.dtype.kind in "iu":
         return column
     places = {name: i for i, name in enumerate(names)}
-    known: dict[str | None, int] = {None: -1}  # each spelling is looked up once
-    known.update(places)
+    known = {"": -1} | places  # each spelling is looked up once
     has_integer_names, is_index = any(_integer(name) is not None for name in names), False
-    spelt = [None if value is None else str(value) for value in column]  # a class may be called "None"
+    spelt = ["" if value is None or value != value else str(value) for value in column]  # NaN is not itself
     for row, word in enumerate(spelt):
-        if word is None or word in known:
+        if word in known:
             continue
-        number = _integer(word)
-        if number is not None and str(number) in places:  # "1.0" for a class "1": integers stored as floats
-            known[word] = places[str(number)]
-        elif word in ("", "nan") or number == -1:
+        number, name = _integer(word), word.strip()
+        if name in known or str(number) in places:  # "1.0" for a class "1": integers stored as floats
+            known[word] = known[name if name in known else str(number)]
+        elif number == -1:
             known[word] = -1
         elif number is not None and 0 <= number < len(places) and not has_integer_names:
             known[word], is_index = number, True
@@ -195,7 +198,8 @@ def _labels(columns: Mapping[str, Any], names: tuple[str, ...], *, are_indices: 
                 "column for each class, also with two classes."
             )
         else:
-            raise EbmcalError(f"column 'label', row {row}: {unknown_name('class', word[:60], places)}")
+            problem = unknown_name("class", word[:60], places)
+            raise EbmcalError(f"column 'label', row {row}: {problem} Leave the field empty if the label is unknown.")
     if is_index and list(names) != sorted(names):
         raise EbmcalError(
             f"the labels are numbers and the classes have names: 0 may be {names[0]!r}, the first column, or "
@@ -219,12 +223,14 @@ def _human_labels(columns: Mapping[str, Any], names: Sequence[str]) -> np.ndarra
     """Counts or shares [n, C] of several human labels per row; None if a file has none."""
     if np.ndim(columns.get("human", 0)) == 2:
         return np.asarray(columns["human"])
-    given = [f"human_{name}" for name in names if f"human_{name}" in columns]
-    if given and len(given) < len(names):
-        missing = next(f"human_{name}" for name in names if f"human_{name}" not in columns)
-        raise EbmcalError(f"there is a column {given[0]!r} but no {missing!r}; expected one per class.")
-    if given:
-        return np.stack([numbers(columns[name], name) for name in given], axis=1)
+    expected = {f"human_{name}" for name in names}
+    given = {name for name in columns if name.startswith("human_")}
+    if given & expected:
+        if missing := expected - given:
+            raise EbmcalError(f"there is a column {min(given)!r} but no {min(missing)!r}; expected one per class.")
+        if extra := given - expected:
+            raise EbmcalError(f"the column {min(extra)!r} is not one of {', '.join(names[:20])}; rename it.")
+        return np.stack([numbers(columns[f"human_{name}"], f"human_{name}") for name in names], axis=1)
     if not _is_votes(columns.get("labels", [])):
         return None
     places = {name: i for i, name in enumerate(names)}
@@ -313,9 +319,9 @@ def _from_arrow(path: Path, arrow: Any) -> dict[str, np.ndarray | list[Any]]:
     import pyarrow.types as types
 
     names = arrow.column_names
-    twice = next((name for name in names if names.count(name) > 1), None) if len(set(names)) < len(names) else None
-    if twice is not None:
-        raise EbmcalError(f"{path} has the column {twice!r} more than once.")
+    for name, n in Counter(names).most_common(1):
+        if n > 1:
+            raise EbmcalError(f"{path} has the column {name!r} more than once.")
     return {
         name: column.to_numpy()  # missing becomes NaN
         if types.is_floating(column.type) or (types.is_integer(column.type) and not column.null_count)

@@ -44,6 +44,9 @@ ACCEPT_BURST = 16
 #: File descriptors that are kept free for everything but established connections.
 RESERVED_DESCRIPTORS = 256
 
+#: Bytes of a request that are not part of its body: the URL, headers and trailers.
+MAX_HEADERS = 65_536
+
 
 def serve(
     model: PathLike,
@@ -165,6 +168,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._timers: dict[str, asyncio.TimerHandle] = {}
+        self._n_bytes = 0  # received, apart from bodies
         self.idle[self] = None
         self._start_timer("headers", self.header_timeout)
         if len(self.connections) > self.max_connections:
@@ -183,9 +187,23 @@ class LimitedProtocol(HttpToolsProtocol):
         self.transport.close()
 
     def data_received(self, data: bytes) -> None:
+        self._n_bytes += len(data)
         super().data_received(data)
-        if self in self.idle and "headers" not in self._timers:  # a further request begins
+        if self._n_bytes > MAX_HEADERS:
+            self.send_400_response("The headers are too long.")
+        elif self in self.idle and "headers" not in self._timers:  # a further request begins
             self._start_timer("headers", self.header_timeout)
+
+    def on_message_begin(self) -> None:
+        self._n_bytes = 0
+        super().on_message_begin()
+
+    def on_body(self, body: bytes) -> None:
+        self._n_bytes -= len(body)
+        super().on_body(body)
+
+    def on_chunk_complete(self) -> None:
+        self._n_bytes = 0
 
     def on_headers_complete(self) -> None:
         self.idle.pop(self, None)

@@ -5,6 +5,8 @@ evaluated. `static/` is sent to the browser: plain HTML, CSS and JavaScript with
 """
 
 import asyncio
+import csv
+import io
 import re
 import secrets
 import tempfile
@@ -45,8 +47,8 @@ FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/
 #: Words that are left out one at a time; of a longer text the first ones.
 MAX_WORDS = 100
 
-#: Limits of uploaded files: bytes, rows, seconds for a report, reports that are kept.
-MAX_FILE, MAX_ROWS, REPORT_TIMEOUT, KEPT_REPORTS = 5_000_000, 2000, 600.0, 8
+#: Limits of uploaded files: bytes, rows, columns, seconds for a report, reports that are kept.
+MAX_FILE, MAX_ROWS, MAX_COLUMNS, REPORT_TIMEOUT, KEPT_REPORTS = 5_000_000, 2000, 1000, 600.0, 8
 
 #: Of the intervals in a report.
 N_RESAMPLES = 200
@@ -91,7 +93,7 @@ def _add_file_routes(app: FastAPI, service: Service, protected: dict[str, Any]) 
     @app.post("/ui/columns", **protected)
     async def columns(request: Request) -> Response:
         async def describe(content: bytes) -> dict[str, Any]:
-            return describe_columns(next(iter(service.engines.values())).model, content)
+            return await asyncio.to_thread(describe_columns, next(iter(service.engines.values())).model, content)
 
         return await respond(request, service, describe, **limits)
 
@@ -230,6 +232,7 @@ def report_html(named: Mapping[str, Predictions]) -> str:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
+    _check_header(content)
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "your file.csv"
         path.write_bytes(content)
@@ -237,6 +240,18 @@ def _as_file(content: bytes) -> Iterator[Path]:
             yield path
         except EbmcalError as error:  # the user does not know the temporary directory
             raise EbmcalError(str(error).replace(str(path), path.stem)) from error
+
+
+def _check_header(content: bytes) -> None:
+    """Raise if there are too many columns: pyarrow needs 20 kB of memory for each, even in a file of one row."""
+    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
+    try:
+        rows = (csv.reader(io.StringIO(text, newline=None), delimiter=mark) for mark in ",;\t|")
+        n_columns = max(len(next(filter(None, lines), [])) for lines in rows)
+    except csv.Error:  # a name is too long
+        n_columns = MAX_COLUMNS + 1
+    if n_columns > MAX_COLUMNS:
+        raise EbmcalError(f"The file has too many columns; at most {MAX_COLUMNS:,} are possible here.")
 
 
 def _has_classes(table: FileColumns) -> bool:
