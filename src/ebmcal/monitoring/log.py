@@ -156,7 +156,7 @@ def add_labels(log: Log, path: PathLike) -> Log:
             raise EbmcalError(f"expected the columns id and label, got {', '.join(columns)}.")
         given: dict[str, str] = {}
         for key, label in zip(map(str, columns["id"]), columns["label"], strict=True):
-            if label is not None and label != "" and given.setdefault(key, str(label)) != str(label):
+            if label not in (None, "") and label == label and given.setdefault(key, str(label)) != str(label):
                 raise EbmcalError(f"the id {key!r} has two labels, {given[key]!r} and {str(label)!r}.")
         return replace(log, rows=log.rows.replace(labels=_matched_labels(log.rows, given)))
 
