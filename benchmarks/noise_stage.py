@@ -19,8 +19,9 @@ from datasets import Dataset
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
 from ebmcal.modeling.pretrained import quiet
+from ebmcal.noise.build import NoiseConfig
 from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm
-from ebmcal.noise.generation import SamplingSettings, fill_store
+from ebmcal.noise.generation import fill_store
 from ebmcal.noise.sources import Texts
 from ebmcal.noise.store import NoiseStore
 from ebmcal.progress import Console
@@ -47,7 +48,7 @@ def measure(mode: str, dataset: Dataset, steps: int | None, precision: str, dire
     )
     lm, card = fit_noise_lm(settings, texts, dataset_fingerprint(dataset), directory, Console())
     trained = time.perf_counter()
-    sampling = SamplingSettings(precision=precision)
+    sampling = NoiseConfig(precision=precision)
     store = NoiseStore.open(directory / "noise", {"samples_per_mask": sampling.samples_per_mask})
     fill_store(store, lm, texts, N_NOISE, sampling, Console())
     done = time.perf_counter()

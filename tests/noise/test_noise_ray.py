@@ -10,14 +10,14 @@ import torch
 from noise_models import make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import RayEngine
-from ebmcal.noise.generation import SamplingSettings, fill_store, generate_locally
+from ebmcal.noise import NoiseConfig, RayEngine
+from ebmcal.noise.generation import fill_store, generate_locally
 from ebmcal.noise.store import NoiseStore
 from ebmcal.progress import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
 
-SETTINGS = SamplingSettings(top_k=5, samples_per_mask=4, seed=3, precision="fp32")
+SETTINGS = NoiseConfig(top_k=5, samples_per_mask=4, seed=3, precision="fp32")
 WANTED = 700
 
 

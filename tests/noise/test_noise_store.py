@@ -8,21 +8,15 @@ import pytest
 from noise_models import Messages, ending_lm, make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import generation
+from ebmcal.noise import NoiseConfig, generation
 from ebmcal.noise.causal_lm import Layout
-from ebmcal.noise.generation import (
-    SamplingSettings,
-    decode_sample,
-    fill_store,
-    gather,
-    generate_shard,
-)
+from ebmcal.noise.generation import decode_sample, fill_store, gather, generate_shard
 from ebmcal.noise.sampler import Sample
 from ebmcal.noise.store import MARKER, NoiseStore, Shard, kept_share
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES
 
-SETTINGS = SamplingSettings(top_k=5, samples_per_mask=2, seed=3, precision="fp32")
+SETTINGS = NoiseConfig(top_k=5, samples_per_mask=2, seed=3, precision="fp32")
 TEXTS = make_texts(SENTENCES[:12])
 
 

@@ -26,7 +26,6 @@ def generate_noise(
     chosen = _find_engine(engine or "local", ray_address, workers)
     _check_sources(config.noise)
     from ebmcal.noise.build import build_noise
-    from ebmcal.noise.store import StoredNoise
     from ebmcal.pipeline import noise_config, prepare
     from ebmcal.progress import make_reporter
 
@@ -42,12 +41,12 @@ def generate_noise(
         settings, splits["train"], splits["test"], work.data.label_names, n_draws=n_draws, cache_dir=work.cache,
         reporter=reporter, engine=chosen,
     )  # fmt: skip
-    for source in built.sources:
-        if isinstance(source, StoredNoise):
-            directory, n_held_out = source.store.directory, len(source.store) - source.n_texts
+    for name, facts in built.description["sources"].items():
+        if not facts["online"]:
+            n_held_out = sum(source == name for source in built.held_out["source"])
             typer.echo(
-                f"{directory}: {source.n_texts:,} noise texts for training and {n_held_out:,} held out. "
-                f"Examples: ebmcal noise show {directory}"
+                f"{facts['directory']}: {facts['n_texts']:,} noise texts for training and {n_held_out:,} held out. "
+                f"Examples: ebmcal noise show {facts['directory']}"
             )
 
 
@@ -141,8 +140,7 @@ def _show_store(store: "NoiseStore", number: int) -> None:
     }
     for name, value in facts.items():
         typer.echo(f"{name}: {value}")
-    first = [row for row in store.rows(8 * number) if row["sample"] == 0]
-    for row in first[:number]:
+    for row in store.examples(number):
         _show_example(row)
 
 

@@ -16,8 +16,6 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.training import recipe
 
@@ -25,8 +23,8 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from ebmcal.noise.generation import Engine
-    from ebmcal.noise.sources import NoiseSource, NoiseStream, NoiseText, OnlineStream, TextPair, Texts
-    from ebmcal.noise.store import StoredNoise
+    from ebmcal.noise.sources import BuiltSource, NoiseSource, NoiseStream, NoiseText, OnlineStream, TextPair, Texts
+    from ebmcal.noise.store import StoredStream
     from ebmcal.progress import Reporter
     from ebmcal.storage import PathLike
 
@@ -46,6 +44,9 @@ MIN_HELD_OUT, MAX_HELD_OUT = 50, 500
 
 #: Texts that the words of the noise are compared with.
 MAX_COMPARED = 20_000
+
+#: Example texts for the report.
+N_EXAMPLES = 10
 
 #: The most generated texts for a run unless `samples` is set.
 MAX_SAMPLES = 2_000_000
@@ -164,9 +165,9 @@ class MixtureStream:
         return [drawn[i] for i in range(len(chosen))]
 
 
-def mix(streams: "Sequence[NoiseStream]", parts: Sequence[NoisePart]) -> "NoiseStream":
+def mix(streams: "Sequence[NoiseStream]", shares: Sequence[float]) -> "NoiseStream":
     """One stream for several; a single stream is returned as it is."""
-    return streams[0] if len(streams) == 1 else MixtureStream(streams, [part.share for part in parts])
+    return streams[0] if len(streams) == 1 else MixtureStream(streams, shares)
 
 
 def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
@@ -210,60 +211,27 @@ def online_stream(noise: str, train: "Dataset", seed: int) -> "NoiseStream":
             f"{', '.join(others)}: only {' and '.join(TEXT_SOURCES)} are made from the texts alone. Generate noise of "
             "a language model first: ebmcal.generate_noise(texts, lm=…, count=…)."
         )
-    return mix([OnlineStream(part.name, source_from_texts(part.source), texts, seed) for part in parts], parts)
-
-
-@dataclass(frozen=True)
-class OnlineNoise:
-    """A source of a run that writes a text for every draw. Held-out noise is made from texts that no training uses."""
-
-    part: NoisePart
-    source: "NoiseSource"
-    held_out_source: "NoiseSource"
-    train: "Texts"
-    test: "Texts"
-
-    def stream(self, seed: int) -> "OnlineStream":
-        from ebmcal.noise.sources import OnlineStream
-
-        return OnlineStream(self.part.name, self.source, self.train, seed)
-
-    def restricted_to(self, rows: "Texts") -> "OnlineNoise":
-        return replace(self, train=rows)
-
-    def held_out(self, n: int, seed: int) -> "list[TextPair]":
-        rngs = [np.random.default_rng([seed, 23, i]) for i in range(n)]
-        return self.held_out_source.write(self.test, rngs)
-
-    def examples(self, n: int) -> list[dict[str, Any]]:
-        drawn = self.source.write(self.train, [np.random.default_rng([0, 29, i]) for i in range(n)])
-        return [{"source": self.part.name, "text": text, "text_pair": pair} for text, pair in drawn]
-
-    def facts(self) -> dict[str, Any]:
-        return {}
-
-    def reuse(self, n_draws: int) -> float:
-        return min(1.0, float(n_draws))
+    streams = [OnlineStream(part.name, source_from_texts(part.source), texts, seed) for part in parts]
+    return mix(streams, [part.share for part in parts])
 
 
 @dataclass(frozen=True)
 class Noise:
     """The noise of a run: `stream(seed)` for a training, `held_out` for evaluation, `description` for reports.
 
-    `held_out` is noise that no training uses: columns id, text, text_pair (pairs only) and source (a name).
+    `held_out` is noise that no training uses: columns id, text, text_pair (pairs only) and source (a name). `examples`
+    are texts of the sources in turn: source, text, text_pair; of an LM also masked and hidden.
     """
 
-    sources: "Sequence[OnlineNoise | StoredNoise]"
+    streams: "Sequence[OnlineStream | StoredStream]"
+    shares: Sequence[float]
     held_out: "Dataset"
     description: dict[str, Any]
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        return tuple(source.part.name for source in self.sources)
+    examples: list[dict[str, Any]]
 
     def stream(self, seed: int) -> "NoiseStream":
         """What a training with this seed draws from."""
-        return mix([source.stream(seed) for source in self.sources], [source.part for source in self.sources])
+        return mix([replace(stream, seed=seed) for stream in self.streams], self.shares)
 
     def restricted_to(self, rows: "Dataset") -> "Noise":
         """The noise that is made from some of the training rows only, for cross-fitting.
@@ -272,12 +240,8 @@ class Noise:
         """
         from ebmcal.noise.sources import Texts
 
-        return replace(self, sources=[source.restricted_to(Texts(rows)) for source in self.sources])
-
-    def examples(self, n: int = 10) -> list[dict[str, Any]]:
-        """Example texts of the sources in turn: source, text, text_pair; of an LM also masked and hidden."""
-        by_source = [source.examples(n) for source in self.sources]
-        return [row for rows in zip(*by_source, strict=False) for row in rows][:n]
+        texts = Texts(rows)
+        return replace(self, streams=[stream.restricted_to(texts) for stream in self.streams])
 
 
 def check_noise(config: NoiseConfig, notify: Callable[[str], None] = lambda line: None) -> None:
@@ -300,48 +264,57 @@ def build_noise(
 
     check_noise(config, reporter.info)
     n_held_out, limit = min(MAX_HELD_OUT, max(MIN_HELD_OUT, len(test))), config.samples or MAX_SAMPLES
-    n_texts = [max(1, min(math.ceil(n_draws * part.share), limit)) for part in config.parts]
+    sizes = [
+        (max(1, min(math.ceil(n_draws * p.share), limit)), max(1, round(n_held_out * p.share))) for p in config.parts
+    ]
     texts = Texts(train), Texts(test)
-    sources = _build_sources(config, *texts, label_names, n_texts, n_held_out, cache_dir, reporter, engine)
-    held_out, facts = [], {}
+    sources = build_sources(config, *texts, label_names, sizes, cache_dir, reporter, engine)
+    held_out, facts, reuse = [], dict[str, Any](), min(1.0, float(n_draws))
     for part, source in zip(config.parts, sources, strict=True):
-        written = source.held_out(max(1, round(n_held_out * part.share)), config.seed)
-        held_out += [(f"{part.name}-{i}", *text, part.name) for i, text in enumerate(written)]
+        held_out += [(f"{part.name}-{i}", *text, part.name) for i, text in enumerate(source.held_out)]
         facts[part.name] = {"share": part.share, "online": part.is_online}
-        facts[part.name] |= describe_noise(written, *texts) | source.facts()
-    reuse = max(source.reuse(n_draws) for source in sources)
+        facts[part.name] |= describe_noise(source.held_out, *texts) | source.facts
+        if not part.is_online:
+            reuse = max(reuse, n_draws * part.share / source.facts["n_texts"])
     description = {"noise": format_noise(config.parts), "sources": facts, "reuse": round(reuse, 3)}
     names = ("id", "text", "text_pair", "source")
     columns = {name: [row[i] for row in held_out] for i, name in enumerate(names)}
     if not texts[0].is_pair:
         del columns["text_pair"]
-    return Noise(sources, Dataset.from_dict(columns), description)
+    streams, shares = [source.stream for source in sources], [part.share for part in config.parts]
+    examples = [row for rows in zip(*(source.examples for source in sources), strict=False) for row in rows]
+    return Noise(streams, shares, Dataset.from_dict(columns), description, examples[:N_EXAMPLES])
 
 
-def _build_sources(
-    config: NoiseConfig, train: "Texts", test: "Texts", label_names: Sequence[str], n_texts: Sequence[int],
-    n_held_out: int, cache_dir: Path, reporter: "Reporter", engine: "Engine | None",
-) -> "list[OnlineNoise | StoredNoise]":  # fmt: skip
-    """The sources of a config; `n_texts` has the number of stored texts of each."""
-    sources: list[OnlineNoise | StoredNoise] = []
-    for part, n in zip(config.parts, n_texts, strict=True):
+def build_sources(
+    config: NoiseConfig, train: "Texts", test: "Texts", label_names: Sequence[str], sizes: Sequence[tuple[int, int]],
+    cache_dir: Path, reporter: "Reporter", engine: "Engine | None",
+) -> "list[BuiltSource]":  # fmt: skip
+    """The sources of a config; `sizes` are the numbers of stored and of held-out texts of each."""
+    from ebmcal.noise.sources import build_online
+
+    sources: list[BuiltSource] = []
+    for part, (n_texts, n_held_out) in zip(config.parts, sizes, strict=True):
         if part.source in LM_MODES:
-            from ebmcal.noise.generation import stored_noise
+            from ebmcal.noise.generation import build_stored
 
-            sources.append(stored_noise(part, config, train, label_names, n, n_held_out, cache_dir, reporter, engine))
-        elif part.source == "mlm":
+            sources.append(
+                build_stored(part, config, train, label_names, n_texts, n_held_out, cache_dir, reporter, engine)
+            )
+            continue
+        both: tuple[NoiseSource, NoiseSource]  # for training and held-out noise
+        if part.source == "mlm":
             from ebmcal.noise.masked_lm import MaskedLm
 
             options = {name: getattr(config, name) for name in ("mask_ratio", "top_k", "max_length")}
-            mlm = MaskedLm.from_pretrained(part.argument, config.trust_remote_code, **options)
-            sources.append(OnlineNoise(part, mlm, mlm, train, test))
+            both = (MaskedLm.from_pretrained(part.argument, config.trust_remote_code, **options),) * 2
         elif part.argument:
             from ebmcal.noise.unrelated import read_texts
 
-            sources.append(OnlineNoise(part, *read_texts(part.argument, reporter), train, test))
+            both = read_texts(part.argument, reporter)
         else:
-            source = source_from_texts(part.source)
-            sources.append(OnlineNoise(part, source, source, train, test))
+            both = (source_from_texts(part.source),) * 2
+        sources.append(build_online(part.name, *both, train, test, n_held_out, config.seed))
     return sources
 
 
@@ -418,13 +391,13 @@ def generate_noise(
     config, reporter = NoiseConfig(noise=noise, seed=seed, **given), make_reporter(progress)
     check_noise(config, reporter.info)
     rows = Texts(as_dataset(texts, text_column=text_column, text_pair_column=text_pair_column))
-    n_texts = [count if part.share == 1 else math.ceil(count * part.share) + 2 for part in config.parts]
+    sizes = [(count if part.share == 1 else math.ceil(count * part.share) + 2, 0) for part in config.parts]
     with tempfile.TemporaryDirectory() as temporary:
         directory = Path(temporary if output is None else output).expanduser()
         if directory.is_file():
             raise EbmcalError(f"output {directory} is a file; expected a directory.")
-        sources = _build_sources(config, rows, rows, (), n_texts, 0, directory, reporter, engine)
-        streams = [s.stream(seed) if isinstance(s, OnlineNoise) else s.stream(None) for s in sources]
-        drawn = mix(streams, config.parts).draw(range(count))
+        sources = build_sources(config, rows, rows, (), sizes, directory, reporter, engine)
+        streams, shares = [source.stream for source in sources], [part.share for part in config.parts]
+        drawn = mix(streams, shares).draw(range(count))
     columns = {"text": [text.text for text in drawn]}
     return Dataset.from_dict(columns | ({"text_pair": [text.text_pair for text in drawn]} if rows.is_pair else {}))

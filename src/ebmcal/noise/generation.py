@@ -1,7 +1,7 @@
 """Generating LM noise: mask source texts, sample from the LM, keep the usable texts, fill a store.
 
 `generate_shard` is a pure function of the LM, the source texts and the settings, so shards can be made in this process
-(`generate_locally`) or on a cluster (`RayEngine`), in any order. `stored_noise` does it all for a run, in the cache:
+(`generate_locally`) or on a cluster (`RayEngine`), in any order. `build_stored` does it all for a run, in the cache:
 
     <cache>/noise_lm/<key>/     the noise LM
     <cache>/noise/<key>/        its texts, a `NoiseStore`
@@ -10,7 +10,7 @@
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,14 +24,20 @@ from ebmcal.modeling.pretrained import default_device
 from ebmcal.noise.build import NoiseConfig, NoisePart
 from ebmcal.noise.causal_lm import CARD, LmSettings, NoiseLm, fit_noise_lm
 from ebmcal.noise.sampler import Sample, sample
-from ebmcal.noise.sources import TextPair, Texts
-from ebmcal.noise.store import MARKER, NoiseStore, Shard, StoredNoise, kept_share
+from ebmcal.noise.sources import BuiltSource, TextPair, Texts
+from ebmcal.noise.store import MARKER, N_KEPT, NoiseStore, Shard, StoredStream, kept_share
 from ebmcal.progress import Reporter
 from ebmcal.storage import fingerprint, locked, read_json, remove_temporary_files
 from ebmcal.training.runtime import n_processes, use_bf16
 
+#: Settings that the texts of a store depend on besides the LM and the source texts.
+SAMPLING = ("top_k", "samples_per_mask", "seed", "precision", "condition")
+
 #: Generation stops if a smaller share of the samples is usable: most of them do not end, or lose their separator.
 MIN_USABLE = 0.25
+
+#: Columns of the store that examples show.
+SHOWN = ("masked", "hidden", "text", "text_pair")
 
 #: Shards submitted to a cluster at a time, which bounds the memory of their source texts.
 MAX_SHARDS = 2048
@@ -40,17 +46,6 @@ MAX_SHARDS = 2048
 MIN_KEPT = 0.7
 
 TRAIN_LONGER = "Train it longer (more LM steps or a larger LM learning rate) or mask less (a smaller mask ratio)."
-
-
-@dataclass(frozen=True)
-class SamplingSettings:
-    """What the texts of a store depend on besides the LM and the source texts."""
-
-    top_k: int = 20
-    samples_per_mask: int = 4
-    seed: int = 0
-    precision: str = "auto"
-    condition: str = "none"
 
 
 class Slot(NamedTuple):
@@ -68,11 +63,11 @@ class Slot(NamedTuple):
 
 #: (store, directory of the LM, texts, texts wanted, settings) -> (start, stop, shard) as they are finished, in any
 #: order. Each is added to the store before the next is requested.
-Engine = Callable[[NoiseStore, Path, Texts, int, SamplingSettings], Iterator[tuple[int, int, Shard]]]
+Engine = Callable[[NoiseStore, Path, Texts, int, NoiseConfig], Iterator[tuple[int, int, Shard]]]
 
 
 def generate_locally(
-    store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: SamplingSettings
+    store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: NoiseConfig
 ) -> Iterator[tuple[int, int, Shard]]:
     """The engine that works in this process, one shard after the other."""
     lm = load_for_sampling(lm_directory, settings)
@@ -93,7 +88,7 @@ class RayEngine:
     workers: int | None = None
 
     def __call__(
-        self, store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: SamplingSettings
+        self, store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: NoiseConfig
     ) -> Iterator[tuple[int, int, Shard]]:
         # Decided here: workers on different machines must not differ.
         settings = replace(settings, precision="bf16" if use_bf16(settings.precision) else "fp32")
@@ -109,7 +104,7 @@ class _ShardWriter:
     """Runs in a worker: loads the LM for the first shard and keeps it."""
 
     lm_directory: Path
-    settings: SamplingSettings
+    settings: NoiseConfig
     lm: NoiseLm | None = None
 
     def __call__(self, item: tuple[int, int, list[Slot]]) -> tuple[int, int, Shard]:
@@ -123,11 +118,34 @@ class _ShardWriter:
         return start, stop, generate_shard(self.lm, slots, self.settings)
 
 
-def stored_noise(
+def build_stored(
     part: NoisePart, config: NoiseConfig, train: Texts, label_names: Sequence[str], n_texts: int, n_held_out: int,
     cache_dir: Path, reporter: Reporter, engine: Engine | None = None,
-) -> StoredNoise:  # fmt: skip
-    """The noise of a language model: finetuned and sampled, or found in the cache."""
+) -> BuiltSource:  # fmt: skip
+    """A source of a run: the first `n_texts` texts of its store are for training, the next ones are held out."""
+    n_total = n_texts + n_held_out
+    store, card = _generate(part, config, train, label_names, n_total, cache_dir, reporter, engine or generate_locally)
+    table = store.table(n_total, ["source_id", "text", "text_pair"])
+    held_out = [(row["text"], row["text_pair"]) for row in table.slice(n_texts).to_pylist()]
+    facts = {
+        "n_texts": n_texts,
+        "usable_share": store.usable_share,
+        "rejected": store.rejected,
+        "copies_of_source": store.copy_share,
+        "kept_words": kept_share(store.rows(N_KEPT)),
+        "lm": card,
+        "sampling": store.identity,
+        "directory": str(store.directory),
+    }
+    examples = [{"source": part.name} | {k: row[k] for k in SHOWN} for row in store.examples()]
+    return BuiltSource(StoredStream(part.name, table.slice(0, n_texts), None), held_out, facts, examples)
+
+
+def _generate(
+    part: NoisePart, config: NoiseConfig, train: Texts, label_names: Sequence[str], n_texts: int, cache_dir: Path,
+    reporter: Reporter, engine: Engine,
+) -> tuple[NoiseStore, dict[str, Any]]:  # fmt: skip
+    """A store with at least so many texts, generated or found in the cache, and the card of its LM."""
     data = dataset_fingerprint(train.dataset)
     lm = LmSettings(
         name=part.argument, mode=part.source, mask_ratio=config.mask_ratio, steps=config.lm_steps,
@@ -135,15 +153,14 @@ def stored_noise(
         seed=config.seed, precision=config.precision, trust_remote_code=config.trust_remote_code,
         label_names=() if config.condition == "none" else tuple(label_names),
     )  # fmt: skip
-    sampling = SamplingSettings(config.top_k, config.samples_per_mask, config.seed, config.precision, config.condition)
-    identity = {"lm": lm.key(data), "data": data, "mode": part.source, **asdict(sampling)}
-    directory = cache_dir / "noise" / fingerprint("noise", identity)
-    n_total, lm_root = n_texts + n_held_out, cache_dir / "noise_lm"
+    sampling = {name: getattr(config, name) for name in SAMPLING}
+    identity = {"lm": lm.key(data), "data": data, "mode": part.source, **sampling}
+    directory, lm_root = cache_dir / "noise" / fingerprint("noise", identity), cache_dir / "noise_lm"
     card = lm_root / lm.key(data) / "model" / CARD
     if card.is_file() and (directory / MARKER).is_file():  # no lock: the cache may be read-only
         store = NoiseStore.open(directory, identity)
-        if len(store) >= n_total:
-            return StoredNoise(part, store, read_json(card), n_texts)
+        if len(store) >= n_texts:
+            return store, read_json(card)
     if n_processes() > 1:
         raise EbmcalError(
             f"The noise {part.name} has not been generated, which takes a single process. Run the same command "
@@ -153,12 +170,12 @@ def stored_noise(
     with locked(directory, on_wait=lambda owner: reporter.info(f"noise: waiting for {owner}, which generates it")):
         remove_temporary_files(directory)
         store = NoiseStore.open(directory, identity)
-        fill_store(store, lm_directory, train, n_total, sampling, reporter, engine or generate_locally)
-    return StoredNoise(part, store, facts, n_texts)
+        fill_store(store, lm_directory, train, n_texts, config, reporter, engine)
+    return store, facts
 
 
 def fill_store(
-    store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: SamplingSettings, reporter: Reporter,
+    store: NoiseStore, lm_directory: Path, texts: Texts, n_texts: int, settings: NoiseConfig, reporter: Reporter,
     engine: Engine = generate_locally,
 ) -> None:  # fmt: skip
     """Generate what is missing until the store has `n_texts` texts."""
@@ -191,7 +208,7 @@ def _check_usable(store: NoiseStore) -> None:
         )
 
 
-def load_for_sampling(directory: Path, settings: SamplingSettings) -> NoiseLm:
+def load_for_sampling(directory: Path, settings: NoiseConfig) -> NoiseLm:
     """The noise LM, on the GPU if there is one, in the fastest precision allowed."""
     lm = NoiseLm.load(directory)
     lm.model.to(default_device())
@@ -209,7 +226,7 @@ def gather(texts: Texts, start: int, stop: int, seed: int) -> list[Slot]:
     return [Slot(*slot) for slot in zip(rounds.tolist(), positions, ids, labels, texts[positions], strict=True)]
 
 
-def generate_shard(lm: NoiseLm, slots: list[Slot], settings: SamplingSettings) -> Shard:
+def generate_shard(lm: NoiseLm, slots: list[Slot], settings: NoiseConfig) -> Shard:
     """Mask the sources, let the LM write them again, keep the usable texts."""
     usable = [(slot, ids) for slot in slots if len(ids := lm.encode(slot.text))]
     masks = [lm.draw_mask(ids, slot.rng(settings.seed, 13)) for slot, ids in usable]
@@ -238,19 +255,19 @@ def generate_shard(lm: NoiseLm, slots: list[Slot], settings: SamplingSettings) -
     return Shard(rows, {reason: n for reason, n in rejected.items() if n})
 
 
-def _uniforms(slot: Slot, n_tokens: int, settings: SamplingSettings) -> list[np.ndarray]:
+def _uniforms(slot: Slot, n_tokens: int, settings: NoiseConfig) -> list[np.ndarray]:
     """Random numbers of each sample. They limit its length to half as long again as the source, plus 16."""
     n = n_tokens + 1
     return [slot.rng(settings.seed, 17, k).random(n + n // 2 + 16) for k in range(settings.samples_per_mask)]
 
 
-def _choose_label(slot: Slot, lm: NoiseLm, settings: SamplingSettings) -> int:
+def _choose_label(slot: Slot, lm: NoiseLm, settings: NoiseConfig) -> int:
     """The label that the LM reads: the source's own, or a random other one; -1 for none."""
     n_labels = len(lm.label_names)
-    if not n_labels or slot.label < 0 or settings.condition == "none":
+    if settings.condition == "none" or slot.label < 0 or (settings.condition == "other" and n_labels < 2):
         return -1
-    if settings.condition == "own" or n_labels < 2:
-        return slot.label if settings.condition == "own" else -1
+    if settings.condition == "own":
+        return slot.label
     return (slot.label + 1 + int(slot.rng(settings.seed, 19).integers(n_labels - 1))) % n_labels
 
 

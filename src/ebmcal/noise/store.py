@@ -1,6 +1,6 @@
 """Generated noise on disk: Parquet shards that can be made in any order, by anyone, and resumed after an interruption.
 
-`NoiseStore` is the directory, `StoredNoise` its use as a source of a run, `StoredStream` what a training draws.
+`NoiseStore` is the directory, `StoredStream` what a training draws from it.
 
     store.json                            what the store was made from; written first
     shard-<start>-<stop>.parquet          texts written for the source slots start … stop - 1
@@ -24,8 +24,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.build import NoisePart
-from ebmcal.noise.sources import NoiseText, ShuffledOrder, TextPair, Texts
+from ebmcal.noise.sources import NoiseText, ShuffledOrder, Texts
 from ebmcal.storage import atomic_write, read_json, remove, write_json
 
 MARKER = "store.json"
@@ -120,9 +119,8 @@ class NoiseStore:
             if (info := self.shards.get(position)) is not None:
                 position, expected = info.stop, expected + info.n_texts
                 continue
-            gap_end = min((start for start in self.shards if start > position), default=1 << 62)
             n_slots = min(SHARD_SLOTS, math.ceil(MARGIN * (n_texts - expected) / per_slot))
-            stop = min(gap_end, position + n_slots)
+            stop = min([position + n_slots, *(start for start in self.shards if start > position)])
             ranges.append((position, stop))
             position, expected = stop, expected + (stop - position) * per_slot
         return ranges
@@ -166,6 +164,10 @@ class NoiseStore:
         """The first `n_texts` texts with their sources, as rows of `SCHEMA`."""
         return self.table(n_texts).to_pylist()
 
+    def examples(self, n: int = 10) -> list[dict[str, Any]]:
+        """The first sample of up to n masked texts."""
+        return [row for row in self.rows(8 * n) if row["sample"] == 0][:n]
+
 
 def _read_info(path: Path) -> ShardInfo | None:
     """The footer of a shard; an unreadable shard is removed, so that it is written again."""
@@ -181,64 +183,33 @@ def _read_info(path: Path) -> ShardInfo | None:
         return None
 
 
+@dataclass
 class StoredStream:
     """The texts of a table with columns text and text_pair in endless rounds; shuffled unless `seed` is None."""
 
-    def __init__(self, name: str, table: pa.Table, seed: int | None) -> None:
-        self.names: tuple[str, ...] = (name,)
-        self.table = table.combine_chunks()
-        self._order = None if seed is None else ShuffledOrder(len(table), seed + 1)
+    name: str
+    table: pa.Table
+    seed: int | None
+
+    def __post_init__(self) -> None:
+        self.table = self.table.combine_chunks()
+        self._order = None if self.seed is None else ShuffledOrder(len(self.table), self.seed + 1)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.name,)
 
     def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
         rows = [n % len(self.table) if self._order is None else self._order[n] for n in numbers]
         texts = self.table.take(pa.array(rows, pa.int64())).to_pylist()
         return [NoiseText(row["text"], row["text_pair"]) for row in texts]
 
-
-@dataclass(frozen=True)
-class StoredNoise:
-    """A source with generated texts: the first `n_texts` of a store are for training, the rest is held out."""
-
-    part: NoisePart
-    store: NoiseStore
-    card: dict[str, Any]
-    n_texts: int
-    source_ids: frozenset[str] | None = None  # only texts written from these sources; None: all
-
-    def stream(self, seed: int | None) -> StoredStream:
-        """Shuffled by the seed; None keeps the order of the store."""
-        table = self.store.table(self.n_texts, ["source_id", "text", "text_pair"])
-        if self.source_ids is not None:
-            table = table.filter(pc.is_in(table["source_id"], pa.array(sorted(self.source_ids), pa.string())))
+    def restricted_to(self, rows: Texts) -> "StoredStream":
+        """Only texts that were written from these rows; the table needs the column source_id."""
+        table = self.table.filter(pc.is_in(self.table["source_id"], pa.array(sorted(set(rows.ids)), pa.string())))
         if not len(table):
-            raise EbmcalError(f"The noise {self.part.name} has no text written from these rows. Generate more texts.")
-        return StoredStream(self.part.name, table, seed)
-
-    def restricted_to(self, rows: Texts) -> "StoredNoise":
-        return replace(self, source_ids=frozenset(rows.ids))
-
-    def held_out(self, n: int, seed: int) -> list[TextPair]:
-        rows = self.store.table(self.n_texts + n).slice(self.n_texts).to_pylist()
-        return [(row["text"], row["text_pair"]) for row in rows]
-
-    def examples(self, n: int) -> list[dict[str, Any]]:
-        first = {row["source_id"]: row for row in self.store.rows(8 * n) if row["sample"] == 0}
-        shown = ("masked", "hidden", "text", "text_pair")
-        return [{"source": self.part.name} | {k: row[k] for k in shown} for row in list(first.values())[:n]]
-
-    def facts(self) -> dict[str, Any]:
-        return {
-            "n_texts": self.n_texts,
-            "usable_share": self.store.usable_share,
-            "rejected": self.store.rejected,
-            "copies_of_source": self.store.copy_share,
-            "kept_words": kept_share(self.store.rows(N_KEPT)),
-            "lm": self.card,
-            "sampling": self.store.identity,
-        }
-
-    def reuse(self, n_draws: int) -> float:
-        return n_draws * self.part.share / self.n_texts
+            raise EbmcalError(f"The noise {self.name} has no text written from these rows. Generate more texts.")
+        return replace(self, table=table)
 
 
 def kept_share(rows: list[dict[str, Any]]) -> float | None:

@@ -257,7 +257,7 @@ def conclude(work: Workspace) -> None:
     if advice.calibrator is not None:  # stored with the model, fitted on the rows it was chosen on
         save_calibrator(directory.model(advice.trial), _fit_calibrator(advice.calibrator, chosen))
     if work.noise:
-        write_json(directory.noise_examples, work.noise.examples())
+        write_json(directory.noise_examples, work.noise.examples)
     write_json(directory.results, results)
     for trial, splits in predictions.items():
         if trial != FROZEN:
