@@ -1,6 +1,7 @@
 """Atomic writes, JSON, locks and run directories."""
 
 import errno
+import json
 import os
 import subprocess
 import sys
@@ -100,6 +101,22 @@ def test_trials_and_cards(tmp_path):
     update_card(run.model(trial), calibrator=None)
     assert read_card(run.model(trial)) == {"energy": "hidden"}
     assert fingerprint({"a": 1, "b": 2}) == fingerprint({"b": 2, "a": 1})
+
+
+@pytest.mark.parametrize(
+    ("card", "words"),
+    [
+        ({"max_length": -5}, "max_length should be greater than 0, got -5"),
+        ({"max_length": True}, "max_length should be a valid integer, got True"),
+        ({"text_column": 3}, "text_column should be a valid string, got 3"),
+        ({"folded_temperature": "hot"}, "folded_temperature should be a valid number, got 'hot'"),
+        ([1], "content should be a valid dictionary"),
+    ],
+)
+def test_damaged_cards_are_refused(tmp_path, card, words):
+    (tmp_path / "ebmcal.json").write_text(json.dumps(card))
+    with pytest.raises(EbmcalError, match=f"ebmcal.json: {words}.*Restore or delete it"):
+        read_card(tmp_path)
 
 
 def test_the_weights_fingerprint_changes_with_the_weights(tmp_path):

@@ -14,6 +14,7 @@ Splits are `train`, `calibration`, `test` (MNLI also `test_mismatched`), `out_of
 training rows), `noise` (held-out noise texts) and `ood_<name>` (texts from elsewhere).
 """
 
+import functools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,12 +25,6 @@ from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 
 #: In a model directory: energy, method, seed, training data, calibrator, abstention rule, histograms.
 CARD_FILE = "ebmcal.json"
-
-#: The types of its entries that predictions depend on.
-CARD_TYPES: dict[str, Any] = {
-    "energy": str, "centered": bool, "method": str, "max_length": int, "text_column": str, "text_pair_column": str,
-    "is_pair": bool, "folded_temperature": int | float,
-}  # fmt: skip
 
 
 @dataclass(frozen=True, order=True)
@@ -147,14 +142,27 @@ def read_card(model: PathLike) -> dict[str, Any]:
     path = Path(model) / CARD_FILE
     if not path.is_file():
         return {}
-    card = read_json(path)
-    if not isinstance(card, dict):
-        raise EbmcalError(f"{path} holds a {type(card).__name__}; expected a JSON object. Restore or delete it.")
-    for name, kind in CARD_TYPES.items():
-        if not isinstance(card.get(name), kind | None):
-            wanted = getattr(kind, "__name__", kind)
-            raise EbmcalError(f"{path}: {name} is {card[name]!r}; expected {wanted}. Restore or delete it.")
+    card: dict[str, Any] = read_json(path)
+    try:
+        _card_schema().model_validate(card)
+    except ValueError as error:
+        first = error.errors()[0]  # type: ignore[attr-defined]  # a ValidationError
+        name, problem = ".".join(map(str, first["loc"])) or "content", first["msg"].removeprefix("Input ")
+        raise EbmcalError(f"{path}: {name} {problem}, got {first['input']!r:.60}. Restore or delete it.") from error
     return card
+
+
+@functools.cache
+def _card_schema() -> Any:
+    """The entries that predictions depend on; others are checked where they are used. Loads pydantic only if needed."""
+    from pydantic import ConfigDict, PositiveFloat, PositiveInt, create_model
+
+    types: dict[str, Any] = {
+        "energy": str, "centered": bool, "method": str, "max_length": PositiveInt, "text_column": str,
+        "text_pair_column": str, "is_pair": bool, "folded_temperature": PositiveFloat,
+    }  # fmt: skip
+    fields: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}
+    return create_model("card", __config__=ConfigDict(extra="allow", strict=True, allow_inf_nan=False), **fields)
 
 
 def update_card(model: PathLike, **entries: Any) -> None:
