@@ -72,6 +72,7 @@ def test_an_alias_bomb_is_refused(tmp_path):
         ({"recipe": "published"}, "one of the paper's tasks"),
         ({"task": "sst3"}, "Did you mean 'sst2'"),
         ({"seeds": [2**32]}, "seeds must be"),
+        ({"output": f"{__file__}/run"}, r"output .*run: .*test_config\.py is a file; expected a directory"),
     ],
 )
 def test_inconsistent_settings(values, message):

@@ -205,8 +205,8 @@ def _problems(config: RunConfig) -> list[str]:
     odd = [name for name in config.ood if not name.isidentifier()]
     problems += [f"ood: the name {name!r} must consist of letters, digits and _." for name in odd]
     for name, place in (("output", config.output), ("cache_dir", config.cache_dir)):
-        if place and place.is_file():
-            problems.append(f"{name} {place} is a file; expected a directory.")
+        if place and (files := [path for path in (place, *place.parents) if path.is_file()]):
+            problems.append(f"{name} {place}: {files[0]} is a file; expected a directory.")
     if config.steps and config.epochs:
         problems.append("Give either steps or epochs, not both.")
     if config.task and config.train:
@@ -262,11 +262,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
             raise ValueError(f"it has {len(text):,} characters; expected a short list of settings")
         values = _StrictLoader(text).get_single_data()
     except FileNotFoundError as error:
-        raise EbmcalError(f"The config file {path} does not exist.") from error
+        raise EbmcalError(f"{path} does not exist.") from error
     except (yaml.YAMLError, ValueError, RecursionError, OSError) as error:
-        raise EbmcalError(f"The config file {path} is not valid YAML: {' '.join(str(error).split())}") from error
+        raise EbmcalError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from error
     if values is None:
         return {}
     if not isinstance(values, dict) or not all(isinstance(k, str) for k in values):
-        raise EbmcalError(f"The config file {path} must contain `setting: value` lines, got a {type(values).__name__}.")
+        raise EbmcalError(f"{path} must contain `setting: value` lines, got a {type(values).__name__}.")
     return {k.replace("-", "_"): v for k, v in values.items()}

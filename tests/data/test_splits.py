@@ -75,10 +75,18 @@ def test_folds_keep_copies_together_and_do_not_depend_on_the_row_order():
     assert (stratified_folds(keys[order], LABELS[order], 5, seed=0) == folds[order]).all()
 
 
-@pytest.mark.parametrize(("n_folds", "n_distinct"), [(1, 10), (0, 10), (-2, 10), (11, 10), (5, 3)])
-def test_impossible_numbers_of_folds(n_folds, n_distinct):
+@pytest.mark.parametrize(
+    ("n_folds", "n_distinct", "words"),
+    [
+        (1, 10, "n_folds is 1; expected at least 2"),
+        (-2, 10, "n_folds is -2; expected at least 2"),
+        (11, 10, "11 folds need at least 11 different training texts, got 10"),
+        (5, 2, "5 folds need at least 5 different training texts, got 2"),
+    ],
+)
+def test_impossible_numbers_of_folds(n_folds, n_distinct, words):
     keys = np.arange(30, dtype=np.uint64) % n_distinct
-    with pytest.raises(EbmcalError, match=f"n_folds is {n_folds}; expected 2 to {n_distinct}"):
+    with pytest.raises(EbmcalError, match=words):
         stratified_folds(keys, np.zeros(30, np.int64), n_folds, seed=0)
 
 

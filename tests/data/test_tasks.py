@@ -11,6 +11,7 @@ import typer
 from typer.testing import CliRunner
 
 from ebmcal.cli.run import tasks as tasks_command
+from ebmcal.config import load_config
 from ebmcal.data import TASKS, DataConfig, find_task, load_task
 from ebmcal.errors import EbmcalError
 
@@ -74,13 +75,15 @@ def run(*arguments: str) -> str:
     return result.output
 
 
-def test_the_command_shows_all_tasks_or_one_or_json():
+def test_the_command_shows_all_tasks_or_one_or_json(tmp_path):
     overview = run()
     assert all(name in overview for name in TASKS)
     shown = run("MRPC")
     assert "'#1 String'" in shown
-    assert "\n- not_equivalent\n- equivalent\n" in shown
+    assert "\n# - not_equivalent\n# - equivalent\n" in shown
     assert "2296" in shown
+    (tmp_path / "mrpc.yaml").write_text(shown, encoding="utf-8")
+    assert load_config(tmp_path / "mrpc.yaml").task == "mrpc"
     assert [entry["name"] for entry in json.loads(run("--json"))] == list(TASKS)
     assert json.loads(run("cola", "--json"))[0]["metric"] == "matthews"
 

@@ -61,8 +61,8 @@ def test_labels_with_one_text_are_always_trained_on_and_named(keys, monkeypatch)
     [
         (range(9), [1] * 9, 3, "at least two classes"),
         (range(9), [0] * 8 + [2], 3, "at least two classes with two training rows"),
-        (range(9), [0, 1, 2] * 3, 1, "n_folds is 1; expected 2 to 9"),
-        (range(9), [0, 1, 2] * 3, 10, "n_folds is 10; expected 2 to 9"),
+        (range(9), [0, 1, 2] * 3, 1, "n_folds is 1; expected at least 2"),
+        (range(9), [0, 1, 2] * 3, 10, "10 folds need at least 10 different training texts, got 9"),
     ],
 )
 def test_rows_that_cannot_be_split_are_explained(keys, labels, n_folds, message):

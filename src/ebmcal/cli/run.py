@@ -89,7 +89,9 @@ def benchmark(
 
 
 def tasks(
-    name: Annotated[str | None, typer.Argument(help="Show one task in detail, for example rte or SST-2.")] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="Show one task, such as rte or SST-2, as YAML for run --config.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List the built-in tasks: columns, labels, metric and published settings."""
@@ -104,8 +106,9 @@ def tasks(
         typer.echo(json.dumps([dataclasses.asdict(task) for task in chosen], indent=2, ensure_ascii=False))
         return
     if name:
-        facts = {key: value for key, value in dataclasses.asdict(chosen[0]).items() if value}
-        typer.echo(yaml.safe_dump(facts, sort_keys=False, allow_unicode=True), nl=False)
+        facts = {key: value for key, value in dataclasses.asdict(chosen[0]).items() if value and key != "name"}
+        about = yaml.safe_dump(facts, sort_keys=False, allow_unicode=True)
+        typer.echo(textwrap.indent(about, "# ") + f"task: {chosen[0].name}")  # a file for `ebmcal run --config`
         return
     rows = []
     for task in chosen:

@@ -60,10 +60,12 @@ def stratified_folds(keys: np.ndarray, labels: np.ndarray, n_folds: int, seed: i
     [2, 2, 2, 2, 2]
     """
     distinct, inverse, class_of = _distinct(keys, labels)
-    if not 2 <= n_folds <= len(distinct):
+    if n_folds < 2:
+        raise EbmcalError(f"n_folds is {n_folds}; expected at least 2.")
+    if n_folds > len(distinct):
         raise EbmcalError(
-            f"n_folds is {n_folds}; expected 2 to {len(distinct):,}, the number of distinct texts. Use fewer folds or "
-            "pass a calibration file."
+            f"{n_folds} folds need at least {n_folds} different training texts, got {len(distinct):,}. Add rows, use "
+            "fewer folds (--folds), or calibrate on other rows (--calibration FILE)."
         )
     fold = np.empty(len(distinct), dtype=np.int64)
     fold[np.lexsort((_positions(distinct, seed + 2), class_of))] = np.arange(len(distinct)) % n_folds
