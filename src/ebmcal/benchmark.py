@@ -11,6 +11,7 @@ per model, calibrator and test set) and `report.html`.
 
 import contextlib
 import re
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -20,7 +21,7 @@ from urllib.parse import quote
 import numpy as np
 import pandas as pd
 
-from ebmcal.config import RunConfig, fixed_settings, load_config, read_yaml
+from ebmcal.config import RunConfig, load_config, read_yaml
 from ebmcal.data.tasks import find_task
 from ebmcal.errors import EbmcalError, Interrupted, unknown_name
 from ebmcal.evaluation import Evaluation
@@ -65,12 +66,11 @@ LONGEST_REASON = 400
 
 @dataclass(frozen=True)
 class BenchmarkTask:
-    """One run of a benchmark; only a selected task is run. `fingerprints` are those of its data, if it was read."""
+    """One run of a benchmark; only a selected task is run."""
 
     name: str
     config: RunConfig
     is_selected: bool = True
-    fingerprints: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def directory(self) -> RunDir:
@@ -139,20 +139,21 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
     for name, settings in own.items():
         values = {**_inherited(shared, settings), **settings, "output": Path(str(written)).expanduser() / name}
         with collect(name):
-            config = load_config(None, values)
-            prints = read_fingerprints(config) if name in selected else {}
-            tasks.append(BenchmarkTask(name, config, name in selected, prints))
+            task = BenchmarkTask(name, load_config(None, values), name in selected)
+            if task.is_selected:
+                check_task(task)
+            tasks.append(task)
     if mistakes:
         lines = [f"{', '.join(places)}: {what}".replace("\n", "\n    ") for what, places in mistakes.items()]
         raise EbmcalError("\n  - ".join([f"The benchmark {path} has mistakes; nothing was started:", *lines]))
     return Benchmark(Path(str(written)).expanduser(), tuple(tasks))
 
 
-def read_fingerprints(config: RunConfig) -> Mapping[str, str]:
-    """The fingerprint of each split; raises what would stop the run: encoder, data, noise, settings."""
+def check_task(task: BenchmarkTask) -> None:
+    """Raise what would stop the run: encoder, data, noise, settings."""
     from ebmcal.pipeline import prepare
 
-    return prepare(config, Reporter()).data.fingerprints
+    prepare(task.config, Reporter())
 
 
 def _named_settings(entry: Any) -> tuple[str, dict[str, Any]]:
@@ -195,21 +196,6 @@ class Outcome:
         names = set() if self.evaluation is None else set(self.evaluation.results["model"])
         return [trial for trial in self.task.trials if trial.name in names]
 
-    @property
-    def is_finished(self) -> bool:
-        """Whether every trial was evaluated with these settings, calibrators and data."""
-        task, directory = self.task, self.task.directory
-        if self.failures or self.done != task.trials or not directory.config.is_file():
-            return False
-        earlier = load_config(directory.config)
-        recorded = read_json(directory.fingerprints) if directory.fingerprints.is_file() else task.fingerprints
-        return (
-            fixed_settings(earlier) == fixed_settings(task.config)
-            and set(task.config.posthoc) <= set(earlier.posthoc)
-            and set(task.config.ood) <= set(earlier.ood)
-            and all(recorded.get(split) == value for split, value in task.fingerprints.items())
-        )
-
     def state(self, trial: Trial) -> str:
         """ "done", "failed: why", "started" or "not run"."""
         if trial in self.done:
@@ -222,45 +208,43 @@ class Outcome:
 def run_benchmark(benchmark: Benchmark, *, progress: bool | None = False) -> list[Outcome]:
     """Run what is not done yet of the selected tasks; results are written after each task.
 
+    A finished task is only evaluated again.
+
     run_benchmark(load_benchmark(Path("benchmarks/glue-small.yaml")))
     """
     failures: dict[str, dict[Trial, str]] = {}
     for number, task in enumerate(benchmark.selected, start=1):
         reporter = make_reporter(progress, task.directory.log)
-        title = f"{task.name} (task {number} of {len(benchmark.selected)})"
-        if next(outcome for outcome in gather(benchmark) if outcome.task is task).is_finished:
-            reporter.info(f"{title}: finished before")
-        else:
-            reporter.info(title)
-            failures[task.name] = _run_task(task, progress)
-            for trial, reason in failures[task.name].items():
-                reporter.info(f"{task.name}, {trial.name} failed: {reason}")
+        reporter.info(f"{task.name} (task {number} of {len(benchmark.selected)})")
+        failures[task.name] = _run_task(task, progress)
+        for trial, reason in failures[task.name].items():
+            reporter.info(f"{task.name}, {trial.name} failed: {reason}")
         write_results(benchmark.output, gather(benchmark, failures))
     return gather(benchmark, failures)
 
 
 def _run_task(task: BenchmarkTask, progress: bool | None) -> dict[Trial, str]:
     """Run a task; if it fails, run its trials one by one, so that only those fail that cannot succeed."""
+    reason = _run(task.config, progress)
+    if reason is None or len(task.trials) == 1:
+        return dict.fromkeys(task.trials, reason) if reason else {}
+    singles = {t: task.config.model_copy(update={"methods": [t.method], "seeds": [t.seed]}) for t in task.trials}
+    reasons = {trial: _run(config, progress) for trial, config in singles.items()}
+    return {trial: reason for trial, reason in reasons.items() if reason}
+
+
+def _run(config: RunConfig, progress: bool | None) -> str | None:
+    """Start a run; returns why it failed, or None."""
     from ebmcal.runs import start_run
 
-    failures: dict[Trial, str] = {}
-    for trial in (None, *task.trials):
-        single = {} if trial is None else {"methods": [trial.method], "seeds": [trial.seed]}
-        try:
-            start_run(task.config.model_copy(update=single), progress=progress)
-            if trial is None:
-                return {}
-        except Interrupted:
-            raise
-        except Exception as error:
-            text = " ".join(str(error).split())
-            text = text if isinstance(error, EbmcalError) else f"{type(error).__name__}: {text}"
-            text = text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
-            if trial is not None or len(task.trials) == 1:
-                failures[trial or task.trials[0]] = text
-            if len(task.trials) == 1:
-                break
-    return failures
+    try:
+        start_run(config, progress=progress)
+    except Interrupted:
+        raise
+    except Exception as error:
+        kind = "" if isinstance(error, EbmcalError) else f"{type(error).__name__}: "
+        return textwrap.shorten(f"{kind}{error}", LONGEST_REASON, placeholder="…")
+    return None
 
 
 def gather(benchmark: Benchmark, failures: Mapping[str, Mapping[Trial, str]] | None = None) -> list[Outcome]:

@@ -144,9 +144,10 @@ class Model:
         if _is_plain_list(texts) and not self.is_pair:
             pairs: list[Text] = texts
         else:
-            columns = {"text_column": text_column, "text_pair_column": text_pair_column}
-            rows = self._rows(texts, columns, label_column=label_column, id_column=id_column)
-            pairs, labels, ids = _texts(rows), np.asarray(rows["label"]), rows["id"]
+            pairs, labels, ids = self.read_rows(
+                texts, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column,
+                id_column=id_column,
+            )  # fmt: skip
         rule = self.abstention_rule if dropout_seed is None else None
         features = rule is not None and rule.needs_features
         with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:
@@ -239,16 +240,21 @@ class Model:
         save_rule(folder, None if fold else self.abstention_rule)
         return folder
 
-    def _rows(self, texts: Any, columns: dict[str, Any], **others: Any) -> Any:
-        """The rows of anything that `predict` takes, as a dataset."""
-        is_table = isinstance(texts, str | os.PathLike) or hasattr(texts, "columns") or hasattr(texts, "column_names")
+    def read_rows(
+        self, data: Any, *, text_column: str | None = None, text_pair_column: str | None = None, **others: Any
+    ) -> tuple[list[Text], np.ndarray, Sequence[str]]:
+        """Texts, labels (-1: unknown) and ids of anything that `predict` takes; `others` are of `as_dataset`."""
+        columns: dict[str, Any] = {"text_column": text_column, "text_pair_column": text_pair_column}
+        is_table = isinstance(data, str | os.PathLike) or hasattr(data, "columns") or hasattr(data, "column_names")
         if is_table and not any(columns.values()):
             columns = {name: self.card.get(name) for name in columns}
-        rows = as_dataset(texts, label_names=self.label_names, **columns, **others)
-        if self.is_pair is not None and self.is_pair != ("text_pair" in rows.column_names):
+        rows = as_dataset(data, label_names=self.label_names, **columns, **others)
+        is_pair = "text_pair" in rows.column_names
+        if self.is_pair is not None and self.is_pair != is_pair:
             wanted, got = ("pairs of texts", "single texts") if self.is_pair else ("single texts", "pairs")
             raise EbmcalError(f"The model {self.folder} was trained on {wanted}, got {got}.")
-        return rows
+        texts = list(zip(rows["text"], rows["text_pair"], strict=True)) if is_pair else list(rows["text"])
+        return texts, np.asarray(rows["label"]), rows["id"]
 
     def _held_out(self, held_out: Any, columns: dict[str, Any]) -> Predictions:
         if not isinstance(held_out, Predictions):
@@ -371,9 +377,3 @@ def _is_plain_list(texts: Any) -> bool:
     if not isinstance(texts, list) or not texts:
         return False
     return all(isinstance(text, str) and text.strip() and not _SURROGATES.search(text) for text in texts)
-
-
-def _texts(rows: Any) -> list[Text]:
-    if "text_pair" in rows.column_names:
-        return list(zip(rows["text"], rows["text_pair"], strict=True))
-    return list(rows["text"])

@@ -80,26 +80,17 @@ def test_all_mistakes_are_reported_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("- a", "expected `tests:`"),
-        ("tests: [", "not a readable YAML file"),
+        ("- a", "must contain `setting: value` lines"),
+        ("tests: [", "not valid YAML"),
         ("tests: []", "at least 1 item"),
-        ("tests: " + "[" * 1200, "not a readable YAML file"),
-        ("when: 2024-13-45", "not a readable YAML file"),
+        ("tests: " + "[" * 1200, "not valid YAML"),
+        ("when: 2024-13-45", "not valid YAML"),
+        ("a: &a [x]\ntests: [*a, *a]", "aliases are not supported"),  # nested ones expand without bound
     ],
 )
 def test_unreadable_suites(text, words, tmp_path):
+    (tmp_path / "x.yaml").write_text(text)
     with pytest.raises(EbmcalError, match=words):
-        read_suite(write(tmp_path / "x.yaml", text))
-    with pytest.raises(EbmcalError, match="not a readable YAML file"):
+        read_suite(tmp_path / "x.yaml")
+    with pytest.raises(EbmcalError, match="does not exist"):
         read_suite(tmp_path / "absent.yaml")
-
-
-def test_nested_aliases_are_refused_without_expanding_them(tmp_path):
-    """Twelve levels of nine aliases would be 10¹² entries."""
-    levels = "".join(
-        f"{b}: &{b} [{', '.join([f'*{a}'] * 9)}]\n" for a, b in zip("abcdefghijk", "bcdefghijkl", strict=True)
-    )
-    bomb = write(tmp_path / "bomb.yaml", f"a: &a [x, x, x, x, x, x, x, x, x]\n{levels}tests: *l\n")
-    with pytest.raises(EbmcalError, match="tests.0: Input should be a valid dictionary") as caught:
-        read_suite(bomb)
-    assert len(str(caught.value)) < 10_000

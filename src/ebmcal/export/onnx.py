@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 
 from ebmcal import metrics
-from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.model import Model, find_model, load
 from ebmcal.modeling.classifier import EnergyClassifier
@@ -106,7 +105,8 @@ def export_onnx(
         raise EbmcalError(f"{data} does not exist; expected a file of texts.")
     loaded = model if isinstance(model, Model) else load(folder, device="cpu")
     temperature = _temperature(loaded)
-    source, rows = _sample_rows(loaded, data, (text_column, text_pair_column, label_column), max_rows)
+    columns = {"text_column": text_column, "text_pair_column": text_pair_column, "label_column": label_column}
+    source, rows = _sample_rows(loaded, data, columns, max_rows)
     texts: list[Any] = list(zip(rows.texts, rows.text_pairs, strict=True) if rows.text_pairs else rows.texts)  # type: ignore[arg-type]
     with atomic_write(directory, directory=True) as temporary:
         _write_files(temporary, loaded, temperature, energy)
@@ -157,25 +157,18 @@ def _temperature(model: Model) -> float:
     return 1.0 if temperature is None else float(temperature)
 
 
-def _sample_rows(
-    model: Model, data: Any, columns: tuple[str | None, str | None, str | None], max_rows: int
-) -> tuple[str, Predictions]:
+def _sample_rows(model: Model, data: Any, columns: dict[str, str | None], max_rows: int) -> tuple[str, Predictions]:
     """A name of the texts, and what PyTorch predicts for a sample of them, with their labels."""
     texts: Sequence[Any]
     if data is None:
         stored = Predictions.read(_test_file(model.folder), label_names=model.label_names)
-        name, texts, pairs, labels = "the test split", stored.texts or [], stored.text_pairs, stored.labels
+        name, labels, texts = "the test split", stored.labels, stored.texts or []
+        texts = list(zip(texts, stored.text_pairs, strict=True)) if stored.text_pairs else texts
     else:
-        name, (text, pair, label) = Path(data).name if isinstance(data, str | Path) else "the data", columns
-        if text is None and pair is None:
-            text, pair = model.card.get("text_column"), model.card.get("text_pair_column")
-        named: dict[str, Any] = {"text_column": text, "text_pair_column": pair, "label_column": label}
-        rows = as_dataset(data, **named, label_names=model.label_names)
-        texts, pairs = list(rows["text"]), list(rows["text_pair"]) if "text_pair" in rows.column_names else None
-        labels = np.asarray(rows["label"])
-    inputs = list(zip(texts, pairs, strict=True)) if pairs else texts
-    chosen = np.sort(np.random.default_rng(0).permutation(len(inputs))[:max_rows])
-    return name, model.predict([inputs[i] for i in chosen]).replace(labels=labels[chosen])
+        name = Path(data).name if isinstance(data, str | Path) else "the data"
+        texts, labels, _ = model.read_rows(data, **columns)
+    chosen = np.sort(np.random.default_rng(0).permutation(len(texts))[:max_rows])
+    return name, model.predict([texts[i] for i in chosen]).replace(labels=labels[chosen])
 
 
 def _write_files(directory: Path, model: Model, temperature: float, energy: bool) -> None:

@@ -162,22 +162,12 @@ def _sample(
     model: "Model", data: Any, text: str | None, text_pair: str | None, label: str, max_rows: int, seed: int
 ) -> tuple[list[Text], np.ndarray]:
     """Labelled texts, at most `max_rows` of them."""
-    from ebmcal.data import as_dataset
-
-    if text is None and text_pair is None:
-        text, text_pair = model.card.get("text_column"), model.card.get("text_pair_column")
-    rows = as_dataset(
-        data, text_column=text, text_pair_column=text_pair, label_column=label, label_names=model.label_names
-    )
-    labels = np.asarray(rows["label"])
+    texts, labels, _ = model.read_rows(data, text_column=text, text_pair_column=text_pair, label_column=label)
     known = np.flatnonzero(labels >= 0)
     if not len(known):
         raise EbmcalError("No row has a label; accuracy and calibration need labels. Name their column (label_column).")
     chosen = np.sort(np.random.default_rng(seed).permutation(known)[:max_rows])
-    kept = rows.select(chosen)
-    is_pair = "text_pair" in kept.column_names
-    texts: list[Text] = list(zip(kept["text"], kept["text_pair"], strict=True)) if is_pair else list(kept["text"])
-    return texts, labels[chosen]
+    return [texts[i] for i in chosen], labels[chosen]
 
 
 def _suits(test: SuiteTest, model: "Model", texts: Sequence[Text]) -> bool:

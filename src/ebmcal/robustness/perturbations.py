@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
+from ebmcal.config import read_yaml
 from ebmcal.errors import EbmcalError
 from ebmcal.storage import PathLike
 
@@ -248,13 +248,7 @@ def read_suite(path: PathLike) -> list[SuiteTest]:
     """The tests of a YAML file; all mistakes are reported in one error."""
     path = Path(path)
     try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
-        raise EbmcalError(f"{path} is not a readable YAML file: {error}") from error
-    if not isinstance(content, dict):
-        raise EbmcalError(f"{path}: expected `tests:` with a list of tests; see docs/robustness.md.")
-    try:
-        suite = _Suite.model_validate(content)
+        suite = _Suite.model_validate(read_yaml(path))
     except ValidationError as error:
         raise EbmcalError(f"{path}: " + " ".join(map(_problem, error.errors()))) from None
     common = {"suite": path.stem}
@@ -262,7 +256,7 @@ def read_suite(path: PathLike) -> list[SuiteTest]:
 
 
 def _problem(found: Any) -> str:
-    """One mistake as a sentence; containers are not printed, since YAML aliases can make them huge."""
+    """One mistake as a sentence."""
     value = found["input"]
     shown = f", got {value!r:.60}" if isinstance(value, str | int | float) else ""
     return f"{'.'.join(map(str, found['loc']))}: {found['msg'].removeprefix('Value error, ')}{shown}."
