@@ -45,11 +45,12 @@ def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:
     >>> print(unknown_name("method", "hiden", ["hidden", "scalar"]))
     Unknown method 'hiden'. Did you mean 'hidden'? Available: hidden, scalar.
     """
-    allowed = list(allowed)
+    allowed, name = list(allowed), name if len(name) <= 60 else f"{name[:57]}..."
     plain = {option.casefold(): option for option in reversed(allowed)}
     close = [plain[match] for match in difflib.get_close_matches(name.casefold(), plain, n=3, cutoff=0.5)]
     guess = f" Did you mean {' or '.join(repr(c) for c in close)}?" if close else ""
-    return EbmcalError(f"Unknown {kind} {name!r}.{guess} Available: {', '.join(allowed)}.")
+    shown = ", ".join(allowed[:50]) + (", …" if len(allowed) > 50 else "")
+    return EbmcalError(f"Unknown {kind} {name!r}.{guess} Available: {shown}.")
 
 
 def require_extra(extra: str, *modules: str) -> None:

@@ -176,6 +176,22 @@ def test_values_that_a_format_cannot_hold(tmp_path, model):
     assert [row["x"] for row in read(tmp_path / "out.jsonl")] == [None, None, 1]
 
 
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ([1, 2, 0.5], [1.0, 2.0, 0.5]),
+        ([2**60 + 1, 2, 0.5], ["1152921504606846977", "2", "0.5"]),  # as a float it would be another number
+        ([1, None, "a"], ["1", None, "a"]),
+        ([None, None, [1]], [None, None, "[1]"]),
+    ],
+)
+def test_types_that_change_between_chunks(values, expected, tmp_path, model, monkeypatch):
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 2)
+    (tmp_path / "in.jsonl").write_text("".join(json.dumps({"text": "fine", "x": x}) + "\n" for x in values))
+    predict_file(model, tmp_path / "in.jsonl", tmp_path / "out.parquet")
+    assert [row["x"] for row in read(tmp_path / "out.parquet")] == expected
+
+
 @pytest.mark.parametrize("text", ["one\rtwo", "one\ntwo", 'a "quote", a comma', " spaces "])
 def test_csv_cells_survive_a_round_trip(text, tmp_path, model):
     (tmp_path / "in.jsonl").write_text(json.dumps({"id": "a", "text": text}) + "\n" + json.dumps({"text": "b"}) + "\n")

@@ -285,7 +285,8 @@ def test_a_killed_run_resumes_with_the_same_predictions(encoder_dir, tmp_path):
         "precision=fp32", "--set", "max_length=32", "--output",
     ]  # fmt: skip
     subprocess.run([*command, str(tmp_path / "whole")], check=True, capture_output=True)
-    for part in ("checkpoint-*", "folds/0/checkpoint-*", "folds/0/outputs.npz", "folds/1/checkpoint-*"):
+    complete = "checkpoint-*/complete"  # the others may be killed while they write a checkpoint
+    for part in (complete, "folds/0/checkpoint-*", "folds/0/outputs.npz", "folds/1/checkpoint-*"):
         process = subprocess.Popen([*command, str(tmp_path / "killed")], stderr=subprocess.DEVNULL)
         while process.poll() is None and not list((tmp_path / "killed" / "trials" / "hidden-seed1").glob(part)):
             time.sleep(0.02)

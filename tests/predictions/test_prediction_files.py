@@ -86,6 +86,13 @@ def test_carriage_returns_in_texts_survive(text, suffix, tmp_path):
     assert Predictions.read(tmp_path / f"p.{suffix}").texts == [text, "plain"]
 
 
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "npz"])
+def test_texts_of_megabytes_survive(suffix, tmp_path):
+    texts = ["plain", "long, " * 500_000, "plain"]
+    Predictions([0, 1, 0], ("a", "b"), probs=[[0.5, 0.5]] * 3, texts=texts).write(tmp_path / f"p.{suffix}")
+    assert Predictions.read(tmp_path / f"p.{suffix}").texts == texts
+
+
 def test_a_quote_that_is_not_closed_is_refused(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text('label,prob_a,prob_b,text\na,.5,.5,"un closed\nb,.4,.6,x\n')
@@ -147,6 +154,10 @@ def test_forty_thousand_classes_are_read_quickly(tmp_path):
     p = Predictions.read(tmp_path / "p.json", label_names=names[::-1])
     assert p.predicted_labels.tolist() == ["c39999", "c39999"]
     assert p.labels.tolist() == [39_992, 39_991]
+    (tmp_path / "p.json").write_text(json.dumps(content | {"label": ["c7", "x" * 1000]}))
+    with pytest.raises(EbmcalError, match=r"row 1: Unknown class 'x+(\.\.\.)?'") as error:
+        Predictions.read(tmp_path / "p.json")
+    assert len(str(error.value)) < 1000
     repeated = [f"prob_{name}" for name in names] + ["x", "x"]
     with pytest.raises(EbmcalError, match="the column 'x' more than once"):
         _from_arrow(tmp_path, pa.table([pa.array([1])] * len(repeated), names=repeated))

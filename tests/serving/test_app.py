@@ -101,12 +101,14 @@ def test_models_are_described(model, tmp_path):
         films, plain = call(app, "GET", "/v1/models").json()["models"]
         named = classify(app, {"inputs": "a joy", "model": "plain"}).json()
         unknown = classify(app, {"inputs": "a joy", "model": "plan"})
+        endless = classify(app, {"inputs": "a joy", "model": "x" * 100_000})
     assert (films["name"], films["labels"], films["calibrator"]) == ("films", list(NAMES), "temperature")
     assert (plain["calibrator"], plain["energy"], plain["is_energy_trained"]) == (None, "hidden", False)
     probs = list(named["results"][0]["probabilities"].values())
     assert probs == pytest.approx(other.predict(["a joy"]).probs[0], abs=1e-5)
     assert unknown.status_code == 404
     assert "Did you mean 'plain'" in unknown.json()["error"]
+    assert len(endless.text) < 200
 
 
 def test_only_methods_that_train_the_energy_are_energy_trained(tmp_path):

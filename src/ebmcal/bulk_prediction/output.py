@@ -77,20 +77,22 @@ class Encoder:
         return f"'{value}" if is_formula else value
 
     def join_tables(self, chunks: Sequence[Path], target: Path) -> None:
-        """One Parquet file of all chunks; a column with different types in the chunks becomes a string."""
+        """One Parquet file of all chunks; a column whose types have no common one becomes a string."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        def join(schema: Any) -> None:
+            schema = schema.with_metadata({META_KEY: json.dumps(self.note).encode()})
+            with pq.ParquetWriter(target, schema, compression="zstd", write_page_checksum=True) as writer:
+                for chunk in chunks:
+                    writer.write_table(pq.read_table(chunk).cast(schema))
+
         schemas = [pq.read_schema(chunk) for chunk in chunks]
         try:
-            schema = pa.unify_schemas(schemas, promote_options="permissive")
-        except pa.ArrowException:
+            join(pa.unify_schemas(schemas, promote_options="permissive"))
+        except pa.ArrowException:  # also for integers that are too large for floats
             types = {name: {schema.field(name).type for schema in schemas} - {pa.null()} for name in self.columns}
-            schema = pa.schema([(name, t.pop() if len(t) == 1 else pa.string()) for name, t in types.items()])
-        schema = schema.with_metadata({META_KEY: json.dumps(self.note).encode()})
-        with pq.ParquetWriter(target, schema, compression="zstd", write_page_checksum=True) as writer:
-            for chunk in chunks:
-                writer.write_table(pq.read_table(chunk).cast(schema))
+            join(pa.schema([(name, t.pop() if len(t) == 1 else pa.string()) for name, t in types.items()]))
 
 
 def _json(value: Any) -> str:

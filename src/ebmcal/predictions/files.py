@@ -28,6 +28,8 @@ META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...]
 #: Columns of a CSV that are parsed as numbers; a label "01" or an id "007" stays a string.
 NUMBER_PREFIXES = ("prob_", "logit_", "human_", "distance_")
 
+_LONGEST_ROW = 1 << 24  # bytes in a CSV; pyarrow's default is 1 MB
+
 _NPZ_NAMES = {"label": "labels", "energy": "energies", "id": "ids", "text": "texts", "text_pair": "text_pairs"}
 _PREFIXES = {"logits": "logit_", "probs": "prob_"}
 
@@ -356,7 +358,7 @@ def _read_csv(path: Path) -> FileColumns:
     encoding = "utf16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
     delimiter = next((mark for mark in (",", ";", "\t", "|") if mark.encode() in start), ",")
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
-    read = csv.ReadOptions(encoding=encoding, use_threads=_is_large(path))
+    read = csv.ReadOptions(encoding=encoding, use_threads=_is_large(path), block_size=_LONGEST_ROW)
     header = csv.open_csv(path, read_options=read, parse_options=parse).schema.names
     is_number = {name: name == "energy" or name.startswith(NUMBER_PREFIXES) for name in header}
     types = {name: pa.float64() if is_number[name] else pa.string() for name in header}
