@@ -26,7 +26,7 @@ class Interrupted(EbmcalError):
 
 @contextlib.contextmanager
 def error_context(name: object) -> Iterator[None]:
-    """Prefix error messages with a name, for example the file that is being read.
+    """Prefix error messages with a name, for example the file that is being read, unless they start with it.
 
     >>> with error_context("mine.csv"):
     ...     raise EbmcalError("No row has a label.")
@@ -36,7 +36,7 @@ def error_context(name: object) -> Iterator[None]:
     try:
         yield
     except EbmcalError as error:
-        raise EbmcalError(f"{name}: {error}") from error
+        raise EbmcalError(str(error) if str(error).startswith(str(name)) else f"{name}: {error}") from error
 
 
 def unknown_name(kind: str, name: str, allowed: Iterable[str]) -> EbmcalError:

@@ -137,6 +137,8 @@ def test_warnings_are_printed_on_standard_error(files):
     partly = rows(400)
     partly.replace(labels=np.where(np.arange(400) < 300, partly.labels, -1)).write("partly.csv")
     assert "50 rows are few for 20 bins" in output_of("few.csv").stderr
+    rows(1).write("one.csv")
+    assert "no clear miscalibration on 1 row (" in output_of("one.csv").stdout
     assert "Warning: partly.csv: 100 of 400 rows have no label and are left out." in output_of("partly.csv").stderr
     assert "One fit (--fit) for 2 files" in output_of("base.csv", "ours.parquet", "--fit", "cal.jsonl").stderr
     leaked = output_of("base.csv", "--fit", "base.csv")

@@ -139,7 +139,7 @@ def test_ood_scores():
     for kind in metrics.OOD_SCORES:
         confident, unsure = metrics.ood_scores(kind, logits=logits)
         assert confident > unsure
-    with pytest.raises(EbmcalError, match="need energies= or logits="):
+    with pytest.raises(EbmcalError, match="Pass energies or logits"):
         metrics.ood_scores("energy", probs=probs)
     with pytest.raises(EbmcalError, match=r"Unknown OOD score 'enrgy'. Did you mean 'energy'"):
         metrics.ood_scores("enrgy", probs=probs)

@@ -37,7 +37,7 @@ def test_neither_and_both_are_refused():
     [
         ([[0.2, 0.8], [np.nan, 0.5]], r"probs\[1, 0\] is nan"),
         ([[0.2, 0.8], [0.5, np.inf]], r"probs\[1, 1\] is inf"),
-        ([[0.2, 0.8], [-1.5, 2.5]], r"probs\[1, 0\] is -1.5.*pass them as logits="),
+        ([[0.2, 0.8], [-1.5, 2.5]], r"probs\[1, 0\] is -1.5.*pass logits as logits="),
         ([[0.2, 0.8], [-0.5, 1.5]], r"probs\[1, 0\] is -0.5"),
         ([[0.2, 0.8], [0.5, 1.0]], r"probs\[1\] sums to 1.5"),
         ([[0.2, 0.8], [0.2, 0.2]], r"probs\[1\] sums to 0.4"),

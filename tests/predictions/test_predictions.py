@@ -282,6 +282,8 @@ def test_class_names_that_are_integers_in_another_order_survive(tmp_path, suffix
         ("label,prob_a,prob_a\na,1,0\n", "column 'prob_a' more than once"),
         ("label,prob_a,prob_b\na,1,0\nb,0.9,0.9\n", r"probs\[1\] sums to 1.8"),
         ("label,prob_a,prob_b\na,3,-2\n", "logits="),
+        ("label,prob_a,prob_b\na,97,3\n", "Divide percentages by 100"),
+        ("label,prob_a,prob_None\nx,1,0\n", "Unknown class 'x'"),
         ("label,prob_\n,1\n", "not empty"),
         ("label,prob_a,energy\na,1,inf\n", "column 'energy', row 0 is inf"),
     ],
@@ -352,6 +354,7 @@ def test_missing_folder_and_unknown_suffix(tmp_path):
     (tmp_path / "folder.csv").mkdir()
     with pytest.raises(EbmcalError, match="is a directory"):
         Predictions.read(tmp_path / "folder.csv")
+    write(tmp_path / "p.xls", "x")
     with pytest.raises(EbmcalError, match=r"Unknown suffix '.xls'.*\.parquet"):
         Predictions.read(tmp_path / "p.xls")
     with pytest.raises(EbmcalError, match="Unknown suffix"):
@@ -453,6 +456,14 @@ def test_only_empty_labels_are_missing_as_in_training_files(tmp_path, suffix, wo
     write("other")
     with pytest.raises(EbmcalError, match=f"Unknown class '{word}'.*Leave the field empty"):
         Predictions.read(path)
+
+
+def test_true_and_false_are_spelt_as_in_training_files(tmp_path):
+    path = tmp_path / "p.jsonl"
+    for names in (("true", "false"), ("True", "False")):
+        rows = [{"label": label, f"prob_{names[0]}": 0.5, f"prob_{names[1]}": 0.5} for label in (None, True, False)]
+        write(path, "\n".join(map(json.dumps, rows)))
+        assert Predictions.read(path).labels.tolist() == [-1, 0, 1]
 
 
 @settings(max_examples=60, deadline=None)

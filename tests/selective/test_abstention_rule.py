@@ -169,7 +169,7 @@ def test_rows_without_labels_or_energies():
     with pytest.raises(EbmcalError, match="No row has a label"):
         fit_abstention(unlabelled, max_error=0.1)
     only_probs = Predictions(rows().labels, NAMES, probs=rows().probs)
-    with pytest.raises(EbmcalError, match="energies= or logits="):
+    with pytest.raises(EbmcalError, match="Pass energies or logits"):
         fit_abstention(only_probs, max_error=0.1, score="energy")
     assert fit_abstention(only_probs, max_error=0.1).ood is None
     assert fit_abstention(only_probs, max_error=0.1, ood_score="max_prob").ood.score == "max_prob"

@@ -116,10 +116,8 @@ def check_model_dir(model_dir: PathLike) -> Path:
     if (folder / "config.yaml").is_file():
         folder = recommended_model(folder)
     if not (folder / "config.json").is_file():
-        raise EbmcalError(
-            f"{folder} is not a model directory: it has no config.json. Pass the directory that save_pretrained wrote; "
-            "or a run directory."
-        )
+        problem = "is not a model directory: it has no config.json" if folder.exists() else "does not exist"
+        raise EbmcalError(f"{folder} {problem}. Pass the directory that save_pretrained wrote, or a run directory.")
     return folder
 
 

@@ -425,8 +425,8 @@ def _few_rows_notes(metric: Metric, n_rows: int, options: dict[str, Any]) -> tup
         return ()
     fewer = f"at most {n_rows // 10} bins or " if n_rows >= 20 else ""
     return (
-        f"{n_rows} rows are few for {n_bins} bins (ten rows per bin are recommended): binned calibration errors are "
-        f"mostly noise here. Use {fewer}smooth_ece.",
+        f"{n_rows} {'row is' if n_rows == 1 else 'rows are'} few for {n_bins} bins (ten rows per bin are recommended): "
+        f"binned calibration errors are mostly noise here. Use {fewer}smooth_ece.",
     )
 
 

@@ -200,7 +200,10 @@ def ood_scores(kind: str, *, logits: Any = None, probs: Any = None, energies: An
         if energies is not None:
             return -as_scores(energies, "energies")
         if logits is None:
-            raise EbmcalError("Scores by energy need energies= or logits=; probabilities do not determine the energy.")
+            raise EbmcalError(
+                "Probabilities do not determine the energy. Pass energies or logits (in a file: columns energy or "
+                "logit_<class>), or use another score: confidence (--score), max_prob (--ood-score)."
+            )
         return np.asarray(logsumexp(as_logits(logits).astype(np.float64, copy=False), axis=1))
     probs = as_probs(logits=logits, probs=probs)
     # Minus the entropy: a confident row is more in-distribution.

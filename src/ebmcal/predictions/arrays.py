@@ -481,8 +481,8 @@ def _raise_bad_probs(block: np.ndarray, start: int) -> None:
     if len(outside):
         row, column = outside[0]
         raise EbmcalError(
-            f"probs[{start + row}, {column}] is {block[row, column]:.6g}, which is not a probability. "
-            "If these are logits, pass them as logits= (in a file: columns logit_<class>)."
+            f"probs[{start + row}, {column}] is {block[row, column]:.6g}, which is not a probability. Divide "
+            "percentages by 100; pass logits as logits= (in a file: columns logit_<class>)."
         )
     sums = block.sum(axis=1)
     row = int(np.argmax(np.abs(sums - 1.0)))

@@ -184,12 +184,15 @@ def _labels(columns: Mapping[str, Any], names: tuple[str, ...], *, are_indices: 
     known = {"": -1} | places  # each spelling is looked up once
     has_integer_names, is_index = any(_integer(name) is not None for name in names), False
     spelt = ["" if value is None or value != value else str(value) for value in column]  # NaN is not itself
+    if isinstance(next((v for v in column if v is not None), None), bool) and "true" in places:  # as in training files
+        spelt = [word.lower() for word in spelt]
     for row, word in enumerate(spelt):
         if word in known:
             continue
-        number, name = _integer(word), word.strip()
-        if name in known or str(number) in places:  # "1.0" for a class "1": integers stored as floats
-            known[word] = known[name if name in known else str(number)]
+        number = _integer(word)
+        name = word.strip() if number is None else str(number)  # "1.0" for a class "1": integers stored as floats
+        if name in known:
+            known[word] = known[name]
         elif number == -1:
             known[word] = -1
         elif number is not None and 0 <= number < len(places) and not has_integer_names:
@@ -257,19 +260,20 @@ def read_columns(path: PathLike) -> FileColumns:
     if os.fspath(path) == "-":
         return _read_stdin()
     path = Path(path)
-    reader = READERS.get(path.suffix.lower())
-    if reader is None:
-        raise EbmcalError(f"{path}: {unknown_name('suffix', path.suffix, READERS)}")
     if not path.is_file():
         problem = "is a directory" if path.is_dir() else "does not exist"
         raise EbmcalError(f"{path} {problem}; expected a prediction file.")
+    reader = READERS.get(path.suffix.lower())
+    if reader is None:
+        raise EbmcalError(f"{path}: {unknown_name('suffix', path.suffix, READERS)}")
     try:
         table = reader(path)
     except EbmcalError:
         raise
     except Exception as error:  # decoders raise anything on damaged bytes: ArrowInvalid, zlib.error, struct.error, …
         kind = path.suffix.lower().lstrip(".")
-        raise EbmcalError(f"{path} cannot be read as {kind} (damaged, truncated or another format): {error}") from error
+        cause = "not UTF-8" if "utf" in str(error).lower() else "damaged, truncated or another format"
+        raise EbmcalError(f"{path} cannot be read as {kind} ({cause}): {error}") from error
     if not table.n_rows:
         raise EbmcalError(f"{path} has no rows.")
     return table

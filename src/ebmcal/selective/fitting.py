@@ -19,7 +19,7 @@ import numpy as np
 
 from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
 from ebmcal.calibration.leakage import distinct_rows, logits_in
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import predictions_of_model, weights_fingerprint
 from ebmcal.selective.ood import (
@@ -92,7 +92,7 @@ def fit_abstention(
     elif training is not None:
         raise EbmcalError("training (--training) needs a model, which measures distances from these texts.")
     else:
-        rows = _read(predictions, normalize).labelled()
+        rows = _read(predictions, normalize)
     split = rows.meta.get("split")
     if split == "train":
         raise EbmcalError("These are predictions for training rows, which are too optimistic. Pass held-out rows.")
@@ -137,7 +137,7 @@ def _check_settings(shares: dict[str, float | None], names: dict[str, str | None
     for name, value in shares.items():
         if value is not None and not (isinstance(value, int | float) and 0 < value < 1):
             flag = "--" + name.replace("_", "-")
-            raise EbmcalError(f"{name} ({flag}): expected a share between 0 and 1, such as 0.05, got {value!r}.")
+            raise EbmcalError(f"{name} ({flag}): expected a share between 0 and 1, got {value!r}.")
     for (kind, given), table in zip(names.items(), (list(SCORES), list(SETS), list(OOD_SCORES)), strict=True):
         if given is not None and given not in table:
             raise unknown_name(kind, given, table)
@@ -209,7 +209,11 @@ def _fit_ood(
 
 
 def _read(predictions: Predictions | PathLike, normalize: bool) -> Predictions:
-    return predictions if isinstance(predictions, Predictions) else Predictions.read(predictions, normalize=normalize)
+    """The labelled rows of predictions or of a file."""
+    if isinstance(predictions, Predictions):
+        return predictions.labelled()
+    with error_context(predictions):
+        return Predictions.read(predictions, normalize=normalize).labelled()
 
 
 def calibrated(rows: Predictions, calibrator: Calibrator | None) -> Predictions:
