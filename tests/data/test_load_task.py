@@ -2,6 +2,7 @@
 
 import csv
 import json
+import pickle
 import subprocess
 import sys
 from pathlib import Path
@@ -186,6 +187,20 @@ def test_a_file_that_cannot_be_read_leaves_nothing_in_the_cache(tmp_path):
     with pytest.raises(EbmcalError, match=r"a\.jsonl: line 5001: not valid JSON"):
         load(tmp_path / "a.jsonl", tmp_path / "cache")
     assert [path.name for path in cached_files(tmp_path / "cache")] == [".lock"]
+
+
+def test_a_cache_that_cannot_be_written_is_explained(five, tmp_path):
+    (tmp_path / "cache").write_text("a file where the directory should be")
+    with pytest.raises(EbmcalError, match="Could not write"):
+        load(five, tmp_path / "cache")
+
+
+def test_splits_can_be_pickled(five, tmp_path):
+    """As data loaders with workers and Ray do."""
+    train = load(five, tmp_path / "cache").splits["train"]
+    again = pickle.loads(pickle.dumps(train))
+    assert again[3:6] == train[3:6]
+    assert dataset_fingerprint(again.select(range(10))) == dataset_fingerprint(train.select(range(10)))
 
 
 def test_a_full_disk_is_explained_and_the_same_call_then_works(five, tmp_path):

