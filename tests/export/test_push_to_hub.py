@@ -104,7 +104,8 @@ def test_code_that_the_checkpoint_needs_is_sent(model):
     assert "secret.py" in {path.name for path in files_to_push(model)}
 
 
-def test_sngp_models_are_refused(model):
-    (model / "ebmcal.json").write_text('{"energy": "sngp"}')
-    with pytest.raises(EbmcalError, match="Gaussian process"):
+@pytest.mark.parametrize("energy", ["sngp", "laplace"])
+def test_models_that_transformers_would_predict_otherwise_are_refused(model, energy):
+    (model / "ebmcal.json").write_text(f'{{"energy": "{energy}"}}')
+    with pytest.raises(EbmcalError, match="transformers would give other probabilities"):
         files_to_push(model)

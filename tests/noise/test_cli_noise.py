@@ -4,7 +4,6 @@ import csv
 import re
 import signal
 
-import numpy as np
 import pytest
 
 from ebmcal.cli import main
@@ -99,25 +98,6 @@ def test_noise_of_a_run(tmp_path, capsys):
     assert "used no noise" in err
 
 
-def test_noise_auroc_of_a_model(store, tmp_path, capsys, monkeypatch):
-    from ebmcal.predictions import Predictions
-
-    class Model:
-        def energy(self, texts):
-            assert texts == ["the film was dull", "the film feels dull"]
-            return np.array([0.5, 2.0])
-
-    monkeypatch.setattr("ebmcal.model.load", lambda folder: Model())
-    test = Predictions(
-        labels=np.array([0, 1, 0]), label_names=("a", "b"), logits=np.zeros((3, 2)), energies=np.array([0.0, 1.0, 1.5])
-    )
-    test.write(tmp_path / "test.parquet")
-    arguments = ["noise", "show", store, "--model", tmp_path, "--predictions", tmp_path / "test.parquet"]
-    code, out, err = call(capsys, *arguments)
-    assert code == 0, err
-    assert "0.667" in out  # of six pairs, four in order
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -125,8 +105,6 @@ def test_noise_auroc_of_a_model(store, tmp_path, capsys, monkeypatch):
         (["noise", "generate", "--workers", "2"], "--ray-address and --workers need --engine ray"),
         (["noise", "show", "absent"], "absent does not exist; expected a run directory or a noise store"),
         (["noise", "show", "."], "is not a noise store"),
-        (["noise", "show", ".", "--model", "."], "--model needs --predictions"),
-        (["noise", "show", ".", "--predictions", "x"], "--model needs --predictions"),
     ],
 )
 def test_mistakes(arguments, message, capsys, tmp_path, monkeypatch):

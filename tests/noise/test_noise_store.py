@@ -5,14 +5,14 @@ from dataclasses import asdict, replace
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from noise_models import Messages, ending_lm, make_noise_lm, make_texts
+from noise_models import ending_lm, make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import NoiseConfig, generation
 from ebmcal.noise.causal_lm import Layout
 from ebmcal.noise.generation import decode_sample, fill_store, gather, generate_shard
 from ebmcal.noise.sampler import Sample
-from ebmcal.noise.store import MARKER, NoiseStore, Shard, kept_share
+from ebmcal.noise.store import MARKER, NoiseStore, Shard
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES
 
@@ -167,17 +167,6 @@ def test_generation_stops_when_few_samples_are_usable(tmp_path, monkeypatch):
         assert made == [(0, 5)]
 
 
-@pytest.mark.parametrize(("text", "n_messages"), [("a b c x", 0), ("a b x y", 1)])
-def test_an_lm_that_has_not_learned_enough_is_reported_once(tmp_path, monkeypatch, text, n_messages):
-    fixed_shards(monkeypatch, 20, {}, masked="a b c d e <M>", text=text)
-    messages = Messages()
-    filled(tmp_path, 60, messages)
-    *problems, summary = messages.lines
-    assert len(problems) == n_messages
-    assert all("repeated only 50% of the unmasked words. Train it longer" in line for line in problems)
-    assert summary.startswith("noise: 60 texts, 0.0% identical to their source")
-
-
 def make_sample(ids, unfinished=False):
     one = Sample(Layout([], []), np.zeros(1), 1, is_pair=True)
     one.written, one.is_unfinished = list(ids), unfinished
@@ -239,19 +228,3 @@ def test_masked_texts_for_readers():
         shown = row["masked"]
         assert shown.count("<M>") == len(row["hidden"])
         assert "<SEP>" in shown
-
-
-def test_kept_words_in_order_whole_words_only_of_both_sentences():
-    def share(masked, text, pair=None):
-        return kept_share([{"masked": masked, "text": text, "text_pair": pair}])
-
-    assert share("a b c d <M>", "a b c x y") == 1  # d is next to a gap
-    assert share("a b c d <M>", "c b a x y") == pytest.approx(1 / 3)
-    assert share("a b <SEP> c d <M>xton e f", "a b", "c so f") == pytest.approx(4 / 5)
-    assert share("a b <SEP> c d <M>xton e f", "a b", "d so on") == pytest.approx(2 / 5)
-    assert share("<M>", "anything") is None
-    assert share("<M> <SEP> c d e", "new", "c d e") == 1
-    rows = [{"masked": "<M> x a b c", "text": text, "text_pair": None} for text in ("a b c", "x y z z")]
-    assert kept_share(rows) == 0.5
-    assert kept_share([]) is None
-    assert kept_share([{"masked": "a b c", "text": "x", "text_pair": None}]) is None  # nothing was masked

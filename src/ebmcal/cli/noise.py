@@ -86,33 +86,19 @@ def _find_engine(name: str, ray_address: str | None, workers: int | None) -> "En
 def show(
     directory: Annotated[Path, typer.Argument(help="A noise store or a run directory.")],
     number: Annotated[int, typer.Option("--number", "-n", min=1, help="Examples to show.")] = 5,
-    model: Annotated[Path | None, typer.Option(help="Of a store: also print the noise AUROC of this model.")] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(help="With --model: its predictions on real texts, for example a test.parquet.")
-    ] = None,
 ) -> None:
-    """Show masked texts, the words they hide and what was written, and how difficult the noise is."""
+    """Show masked texts, the words they hide and what was written, and facts about the noise."""
     from ebmcal.run_dir import RunDir
 
-    run = RunDir(directory)
-    if (model is None) != (predictions is None):
-        raise EbmcalError(
-            "--model needs --predictions and the reverse: energies of noise and of real texts are compared."
-        )
-    if run.results.is_file():
-        if model is not None:
-            raise EbmcalError("--model is for a noise store; a run directory has the noise AUROC of its models.")
-        _show_run(run, number)
+    if RunDir(directory).results.is_file():
+        _show_run(RunDir(directory), number)
         return
     if not directory.is_dir():
         problem = "is a file" if directory.exists() else "does not exist"
         raise EbmcalError(f"{directory} {problem}; expected a run directory or a noise store.")
     from ebmcal.noise.store import NoiseStore
 
-    store = NoiseStore.open(directory)
-    _show_store(store, number)
-    if model is not None and predictions is not None:
-        typer.echo(f"\nNoise AUROC of {model}: {_noise_auroc(store, model, predictions):.3f}")
+    _show_store(NoiseStore.open(directory), number)
 
 
 def _show_run(run: "RunDir", number: int) -> None:
@@ -128,14 +114,10 @@ def _show_run(run: "RunDir", number: int) -> None:
 
 
 def _show_store(store: "NoiseStore", number: int) -> None:
-    from ebmcal.noise.store import kept_share
-
-    kept = kept_share(store.rows(500))
     facts = {
         **store.identity,
         "texts": len(store),
         "identical to their source": f"{store.copy_share:.1%}",
-        "unmasked words repeated": "none to repeat" if kept is None else f"{kept:.0%}",
         "rejected samples": store.rejected or "none",
     }
     for name, value in facts.items():
@@ -150,21 +132,3 @@ def _show_example(row: dict[str, Any]) -> None:
         typer.echo(f"\nmasked   {row['masked']}\nhidden   {' | '.join(row['hidden'])}\nwritten  {text}")
     else:
         typer.echo(f"\nsource   {row.get('source')}\nwritten  {text}")
-
-
-def _noise_auroc(store: "NoiseStore", model: Path, predictions: Path) -> float:
-    """How often a noise text has a higher energy than a real one."""
-    import numpy as np
-    from sklearn.metrics import roc_auc_score
-
-    from ebmcal.model import load
-    from ebmcal.predictions import Predictions
-
-    data = Predictions.read(predictions).energies
-    if data is None:
-        raise EbmcalError(f"{predictions} has no energies. Pass predictions of an ebmcal model.")
-    rows = store.rows(500)
-    texts: list[Any] = [row["text"] if row["text_pair"] is None else (row["text"], row["text_pair"]) for row in rows]
-    noise_energies = load(model).energy(texts)
-    is_noise = np.concatenate([np.zeros(len(data)), np.ones(len(noise_energies))])
-    return float(roc_auc_score(is_noise, np.concatenate([data, noise_energies])))

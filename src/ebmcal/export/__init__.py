@@ -83,10 +83,10 @@ def files_to_push(model: PathLike) -> list[Path]:
         directory = recommended_model(directory)
     if not (directory / "config.json").is_file() or not list(directory.glob("*.safetensors")):
         raise EbmcalError(f"{directory} has no config.json with *.safetensors weights. Expected a model directory.")
-    if read_card(directory).get("energy") == "sngp":
+    if (energy := read_card(directory).get("energy")) in ("sngp", "laplace"):
         raise EbmcalError(
-            "The last layer of an sngp model is a Gaussian process, which transformers does not know: on the hub it "
-            "would give wrong probabilities. Push a model of another method."
+            f"A model of {energy} corrects its logits with more than the weights of the checkpoint: on the hub, "
+            "transformers would give other probabilities. Push a model of another method."
         )
     # Python files that the checkpoint needs, as its config lists them: {"AutoConfig": "module.Class"}.
     code = (read_json(directory / "config.json").get("auto_map") or {}).values()

@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from ebmcal.methods.joint import Method, MicroBatch, Terms
 from ebmcal.modeling.classifier import EnergyClassifier, EnergyOutput
-from ebmcal.modeling.packing import mean_states, packed_head, packed_layers, padded_inputs
 
 
 class Manifold(Method):
@@ -24,8 +23,8 @@ class Manifold(Method):
     def terms(self, model: nn.Module, batch: MicroBatch, progress: float) -> tuple[Terms, EnergyOutput]:
         classifier: EnergyClassifier = model.module if hasattr(model, "module") else model
         with word_embeddings(classifier.encoder) as embeddings:
-            logits, features = _logits_and_features(classifier, batch)
-        labels = batch.labels
+            output = classifier(batch.texts, features="last")
+        logits, features, labels = output.logits, output.features, batch.labels
         partner = torch.randperm(len(labels), device=labels.device)
         similarity = F.cosine_similarity(features, features.detach()[partner]).sum()
         loss = F.cross_entropy(logits, labels, reduction="sum")
@@ -37,7 +36,7 @@ class Manifold(Method):
             "cross_entropy": (F.cross_entropy(logits, labels, reduction="none"), 1.0),
             "on_manifold": ((1 - share) * own + share * other, 1.0),
             "off_manifold": (_negative_entropy(far), 1.0),
-        }, EnergyOutput(logits=logits, energies=classifier.energies(logits))
+        }, output
 
     def _sample(
         self, classifier: EnergyClassifier, batch: MicroBatch, embeddings: list[Tensor], goal: Tensor, size: float
@@ -47,17 +46,6 @@ class Manifold(Method):
         moved = (embeddings[0] + size * slope.sign()).detach()  # embeddings learn from the texts only, as theirs
         with word_embeddings(classifier.encoder, moved):
             return classifier(batch.texts).logits
-
-
-def _logits_and_features(classifier: EnergyClassifier, batch: MicroBatch) -> tuple[Tensor, Tensor]:
-    """Logits [n, C] and mean last hidden states [n, H]."""
-    encoder, texts = classifier.encoder, batch.texts
-    if classifier.is_packed:
-        states = packed_layers(encoder, texts)[-1]
-        return packed_head(encoder, texts, states).float(), mean_states(states[0], texts)
-    inputs = padded_inputs(encoder, texts)
-    output = encoder(**inputs, output_hidden_states=True)
-    return output.logits.float(), mean_states(output.hidden_states[-1][inputs["attention_mask"].bool()], texts)
 
 
 def _negative_entropy(logits: Tensor) -> Tensor:

@@ -6,49 +6,32 @@ it, `generation` produces its texts, in this process or on a cluster, and `store
 cheap; torch is imported on first use.
 """
 
+# ruff: noqa: I001
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ebmcal.noise.build import (
+    LM_MODES, Noise, NoiseConfig, NoisePart, build_noise, check_noise, format_noise, generate_noise, online_stream,
+    parse_noise,
+)  # fmt: skip
+
 if TYPE_CHECKING:
-    from ebmcal.noise.build import (
-        LM_MODES,
-        Noise,
-        NoiseConfig,
-        NoisePart,
-        build_noise,
-        check_noise,
-        format_noise,
-        generate_noise,
-        online_stream,
-        parse_noise,
-    )
     from ebmcal.noise.generation import RayEngine
     from ebmcal.noise.sources import NoiseStream, NoiseText
     from ebmcal.noise.store import NoiseStore, StoredStream
 
-_HOME = {"RayEngine": "generation", "NoiseStream": "sources", "NoiseText": "sources", "NoiseStore": "store"}
-_HOME |= {"StoredStream": "store"}
-
 __all__ = [
-    "LM_MODES",
-    "Noise",
-    "NoiseConfig",
-    "NoisePart",
-    "NoiseStore",
-    "NoiseStream",
-    "NoiseText",
-    "RayEngine",
-    "StoredStream",
-    "build_noise",
-    "check_noise",
-    "format_noise",
-    "generate_noise",
-    "online_stream",
-    "parse_noise",
-]
+    "LM_MODES", "Noise", "NoiseConfig", "NoisePart", "NoiseStore", "NoiseStream", "NoiseText", "RayEngine",
+    "StoredStream", "build_noise", "check_noise", "format_noise", "generate_noise", "online_stream", "parse_noise",
+]  # fmt: skip
+
+_MODULES = {
+    "RayEngine": "generation", "NoiseStream": "sources", "NoiseText": "sources", "NoiseStore": "store",
+    "StoredStream": "store",
+}  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:
-    if name not in __all__:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOME.get(name, 'build')}"), name)
+    return getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)

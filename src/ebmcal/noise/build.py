@@ -14,7 +14,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.training import recipe
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
     from datasets import Dataset
 
     from ebmcal.noise.generation import Engine
-    from ebmcal.noise.sources import BuiltSource, NoiseSource, NoiseStream, NoiseText, OnlineStream, TextPair, Texts
+    from ebmcal.noise.sources import NoiseSource, NoiseStream, NoiseText, OnlineStream, TextPair, Texts
     from ebmcal.noise.store import StoredStream
     from ebmcal.progress import Reporter
     from ebmcal.storage import PathLike
@@ -291,8 +293,6 @@ def build_sources(
     cache_dir: Path, reporter: "Reporter", engine: "Engine | None",
 ) -> "list[BuiltSource]":  # fmt: skip
     """The sources of a config; `sizes` are the numbers of stored and of held-out texts of each."""
-    from ebmcal.noise.sources import build_online
-
     sources: list[BuiltSource] = []
     for part, (n_texts, n_held_out) in zip(config.parts, sizes, strict=True):
         if part.source in LM_MODES:
@@ -316,6 +316,29 @@ def build_sources(
             both = (source_from_texts(part.source),) * 2
         sources.append(build_online(part.name, *both, train, test, n_held_out, config.seed))
     return sources
+
+
+class BuiltSource(NamedTuple):
+    """A source of a run: what trainings draw, noise that none of them draws, facts and examples for the report."""
+
+    stream: "OnlineStream | StoredStream"
+    held_out: "list[TextPair]"
+    facts: dict[str, Any]
+    examples: list[dict[str, Any]]
+
+
+def build_online(
+    name: str, source: "NoiseSource", held_out_source: "NoiseSource", train: "Texts", test: "Texts", n_held_out: int,
+    seed: int,
+) -> BuiltSource:  # fmt: skip
+    """A source that writes a text for every draw. Held-out noise is made from texts that no training uses."""
+    from ebmcal.noise.sources import OnlineStream
+
+    rngs = [np.random.default_rng([seed, 23, i]) for i in range(n_held_out)]
+    held_out = held_out_source.write(test, rngs) if rngs else []
+    drawn = source.write(train, [np.random.default_rng([0, 29, i]) for i in range(N_EXAMPLES)])
+    examples = [{"source": name, "text": text, "text_pair": pair} for text, pair in drawn]
+    return BuiltSource(OnlineStream(name, source, train, seed), held_out, {}, examples)
 
 
 def describe_noise(noise: "Sequence[TextPair]", train: "Texts", test: "Texts") -> dict[str, Any]:

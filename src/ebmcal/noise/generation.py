@@ -21,11 +21,11 @@ from ebmcal.cluster import map_on_cluster, ray_cluster
 from ebmcal.data import dataset_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.pretrained import default_device
-from ebmcal.noise.build import NoiseConfig, NoisePart
+from ebmcal.noise.build import BuiltSource, NoiseConfig, NoisePart
 from ebmcal.noise.causal_lm import CARD, LmSettings, NoiseLm, fit_noise_lm
 from ebmcal.noise.sampler import Sample, sample
-from ebmcal.noise.sources import BuiltSource, TextPair, Texts
-from ebmcal.noise.store import MARKER, N_KEPT, NoiseStore, Shard, StoredStream, kept_share
+from ebmcal.noise.sources import TextPair, Texts
+from ebmcal.noise.store import MARKER, NoiseStore, Shard, StoredStream
 from ebmcal.progress import Reporter
 from ebmcal.storage import fingerprint, locked, read_json, remove_temporary_files
 from ebmcal.training.runtime import n_processes, use_bf16
@@ -41,11 +41,6 @@ SHOWN = ("masked", "hidden", "text", "text_pair")
 
 #: Shards submitted to a cluster at a time, which bounds the memory of their source texts.
 MAX_SHARDS = 2048
-
-#: An LM that repeats fewer of the unmasked words has not learned to fill in.
-MIN_KEPT = 0.7
-
-TRAIN_LONGER = "Train it longer (more LM steps or a larger LM learning rate) or mask less (a smaller mask ratio)."
 
 
 class Slot(NamedTuple):
@@ -132,7 +127,6 @@ def build_stored(
         "usable_share": store.usable_share,
         "rejected": store.rejected,
         "copies_of_source": store.copy_share,
-        "kept_words": kept_share(store.rows(N_KEPT)),
         "lm": card,
         "sampling": store.identity,
         "directory": str(store.directory),
@@ -182,7 +176,6 @@ def fill_store(
     if len(store) >= n_texts:
         return
     _check_usable(store)
-    is_first = not store.shards
     with reporter.stage("noise", n_texts) as advance:
         n_done = min(len(store), n_texts)
         advance(n_done)
@@ -191,9 +184,6 @@ def fill_store(
             advance(max(0, min(len(shard.rows), n_texts - n_done)))
             n_done += len(shard.rows)
             _check_usable(store)
-            if is_first and (kept := kept_share(shard.rows)) is not None and kept < MIN_KEPT:
-                reporter.info(f"noise: the LM repeated only {kept:.0%} of the unmasked words. {TRAIN_LONGER}")
-            is_first = False
     reporter.info(
         f"noise: {len(store):,} texts, {store.copy_share:.1%} identical to their source, {store.usable_share:.0%} of "
         f"the samples usable (rejected: {store.rejected or 'none'})"
@@ -204,7 +194,8 @@ def _check_usable(store: NoiseStore) -> None:
     if store.usable_share < MIN_USABLE:
         raise EbmcalError(
             f"Only {store.usable_share:.0%} of {store.n_samples:,} noise samples are usable (rejected: "
-            f"{store.rejected}), so generation stopped. {TRAIN_LONGER}"
+            f"{store.rejected}), so generation stopped. Train it longer (more LM steps or a larger LM learning "
+            "rate) or mask less (a smaller mask ratio)."
         )
 
 

@@ -6,15 +6,12 @@ noise texts of a training, so that text n depends on the seed and n alone.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from datasets import Dataset
 
 from ebmcal.errors import EbmcalError
-
-if TYPE_CHECKING:
-    from ebmcal.noise.store import StoredStream
 
 #: A text, or a pair of texts; the second is None for single texts.
 TextPair = tuple[str, str | None]
@@ -111,26 +108,6 @@ class OnlineStream:
 
     def restricted_to(self, rows: Texts) -> "OnlineStream":
         return replace(self, texts=rows)
-
-
-class BuiltSource(NamedTuple):
-    """A source of a run: what trainings draw, noise that none of them draws, facts and examples for the report."""
-
-    stream: "OnlineStream | StoredStream"
-    held_out: list[TextPair]
-    facts: dict[str, Any]
-    examples: list[dict[str, Any]]
-
-
-def build_online(
-    name: str, source: NoiseSource, held_out_source: NoiseSource, train: Texts, test: Texts, n_held_out: int, seed: int
-) -> BuiltSource:
-    """A source that writes a text for every draw. Held-out noise is made from texts that no training uses."""
-    rngs = [np.random.default_rng([seed, 23, i]) for i in range(n_held_out)]
-    held_out = held_out_source.write(test, rngs) if rngs else []
-    drawn = source.write(train, [np.random.default_rng([0, 29, i]) for i in range(10)])
-    examples = [{"source": name, "text": text, "text_pair": pair} for text, pair in drawn]
-    return BuiltSource(OnlineStream(name, source, train, seed), held_out, {}, examples)
 
 
 class Splice:

@@ -15,7 +15,6 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from difflib import SequenceMatcher
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,9 +30,6 @@ MARKER = "store.json"
 
 #: The most slots of a shard. Samples of a shard are written together: with fewer, the batch is often half empty.
 SHARD_SLOTS = 256
-
-#: Texts that the share of kept words is measured on.
-N_KEPT = 500
 
 #: Slots planned per slot that would do if the rate of usable samples stayed the same.
 MARGIN = 1.05
@@ -210,21 +206,3 @@ class StoredStream:
         if not len(table):
             raise EbmcalError(f"The noise {self.name} has no text written from these rows. Generate more texts.")
         return replace(self, table=table)
-
-
-def kept_share(rows: list[dict[str, Any]]) -> float | None:
-    """The share of unmasked words that an LM repeated in order, over rows of a noise store; None if there are none.
-
-    Words next to a gap are left out, because they may be parts of words.
-
-    >>> kept_share([{"masked": "a very good <M> and so on", "text": "a good film and so on", "text_pair": None}])
-    0.75
-    """
-    n_kept = n_repeated = 0
-    for row in (row for row in rows if "<M>" in row["masked"]):
-        words = ["", *row["masked"].replace("<M>", " <M> ").replace("<SEP>", " ").split(), ""]
-        kept = [words[i] for i in range(1, len(words) - 1) if "<M>" not in words[i - 1 : i + 2]]
-        written = f"{row['text']} {row['text_pair'] or ''}".split()
-        matches = SequenceMatcher(None, kept, written, autojunk=False).get_matching_blocks()
-        n_kept, n_repeated = n_kept + len(kept), n_repeated + sum(match.size for match in matches)
-    return n_repeated / n_kept if n_kept else None

@@ -38,7 +38,7 @@ FITTED_ON = {
 #: Facts about a noise source in results.json → headings.
 SOURCE_COLUMNS = {
     "words": "Words", "words_of_data": "Words of data", "unknown_words": "Unknown words",
-    "unknown_words_of_data": "Unknown in data", "copies": "Copies", "kept_words": "Kept words",
+    "unknown_words_of_data": "Unknown in data", "copies": "Copies",
 }  # fmt: skip
 
 #: Labels and examples shown at most.
@@ -62,8 +62,7 @@ CLASS_NOTE = (
     "ECE: calibration error of P(label | text), 20 bins."
 )
 SOURCE_NOTE = (
-    "Unknown words: share of words that no training text has. Copies: share of noise texts that equal a training text. "
-    "Kept words: share of the unmasked words that the language model repeated."
+    "Unknown words: share of words that no training text has. Copies: share of noise texts that equal a training text."
 )
 AUROC_NOTE = (
     "How often a data text has a lower energy than a noise text: in the last tenth of training, and on texts that were "

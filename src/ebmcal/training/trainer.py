@@ -205,14 +205,6 @@ class EnergyTrainer(Trainer):
             for number, name in enumerate(names if len(names) > 1 else ()):
                 self._means[f"noise_auroc_{name}"].append(noise_auroc(energies, is_noise, of=source == number))
 
-    def compute_loss(
-        self, model: nn.Module, inputs: dict[str, Any], return_outputs: bool = False, num_items_in_batch: Any = None
-    ) -> Any:
-        """The cross-entropy of an evaluation batch; training steps do not use this."""
-        output = model(inputs["texts"])
-        loss = F.cross_entropy(output.logits, inputs["labels"])
-        return (loss, output) if return_outputs else loss
-
     def prediction_step(
         self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
     ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
