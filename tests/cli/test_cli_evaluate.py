@@ -3,6 +3,7 @@
 import json
 
 import numpy as np
+import pandas as pd
 import pytest
 from scipy.special import softmax
 from typer.testing import CliRunner
@@ -165,7 +166,8 @@ def test_the_seed_decides_the_intervals(files):
 
 
 def test_report_and_ood(files):
-    rows(300, seed=5, prefix="other", shift=-3.0).write("other.csv")
+    rows(300, seed=5, prefix="other", shift=-3.0).write("labelled.csv")
+    pd.read_csv("labelled.csv").drop(columns="label").to_csv("other.csv", index=False)
     result = output_of("base.csv", "--ood", "other.csv", "--report", "report.html")
     assert "OOD detection" in result.stdout
     assert "base.csv" in (files / "report.html").read_text()
@@ -219,6 +221,7 @@ def test_other_labels_for_the_same_ids_are_rejected(files):
         (["base.csv", "--json", "./base.csv"], "is also an input"),
         (["a=base.csv", "--json", "base.csv"], "is also an input"),
         (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "is also an input"),
+        (["base.csv", "--report", "report.pdf"], "--report report.pdf: expected an .html file"),
         (["base.csv", "--json", "."], "--json . is a directory"),
         (["unlabelled.csv"], "unlabelled.csv: No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "fit (--fit) of base.csv: No row has a label"),

@@ -44,6 +44,7 @@ def folder(tmp_path):
         "unicode.csv": "text,label\n".encode("utf-16"),
         "header_quote.csv": '"text"x,label\na,b\n',
         "fake.parquet": "PAR1 not really PAR1",
+        "parquet.csv": "PAR1 not really a CSV",
         "packed.parquet.gz": "x",
     }
     for name, content in files.items():
@@ -98,8 +99,8 @@ CASES = [
     ({"train": "no_labels.csv"}, "train data .*no_labels.csv: No row has a label"),
     ({"train": "empty_texts.csv"}, "train data .*empty_texts.csv: All texts are empty"),
     ({"train": "many_labels.csv"}, "1,500 distinct values"),
-    ({"train": "tiny.csv"}, "2 distinct texts, too few to split"),
-    ({"train": "same.csv"}, "1 distinct text, too few to split .copies of a text stay together"),
+    ({"train": "tiny.csv"}, "2 distinct texts, too few to split for 2 labels"),
+    ({"train": "same.csv"}, "1 distinct text, too few to split for 2 labels .copies of a text stay together"),
     (
         {"train": "train.csv", "test": "unseen.csv"},
         "test data .*unseen.csv: label 'c' .2 rows, first in line 3.: not in",
@@ -115,6 +116,7 @@ CASES = [
     ({"train": "nested.parquet"}, "Column 'text' has a list at row 0"),
     ({"train": "fake.parquet"}, "not a complete Parquet file"),
     ({"train": "unicode.csv"}, "not UTF-8"),
+    ({"train": "parquet.csv"}, "it looks like UTF-16 or a binary file"),
     ({"train": "header_quote.csv"}, "header line has unmatched quotes"),
 ]
 

@@ -195,6 +195,11 @@ def test_the_command_for_cron_jobs(model, tmp_path, capsys, days, expected):
     assert max(map(len, out.splitlines())) <= 100
 
 
+def test_windows_too_small_for_tests_are_reported(model, tmp_path, capsys):
+    log = write_log(tmp_path / "log.jsonl", (False,))
+    assert "Drift was not tested" in run_command(capsys, model, log, "--rows", 10)[1]
+
+
 def test_the_command_never_overwrites_its_input(model, tmp_path, capsys):
     log = write_log(tmp_path / "log.jsonl", (False,))
     before = log.read_bytes()

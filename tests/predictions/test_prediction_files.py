@@ -38,6 +38,8 @@ def test_separators_and_byte_order_marks(content, tmp_path, monkeypatch):
     check(Predictions.read(path.rename(tmp_path / "p.tsv")))
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
     check(Predictions.read("-"))
+    with pytest.raises(EbmcalError, match="Standard input is empty"):  # it has been read
+        Predictions.read("-")
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])

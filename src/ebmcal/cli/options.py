@@ -44,6 +44,8 @@ def check_outputs(
         if path is not None:
             if path.resolve() in read:
                 raise EbmcalError(f"{option} {path} is also an input. Choose another file.")
+            if option == "--report" and path.suffix.lower() not in (".html", ".htm"):
+                raise EbmcalError(f"--report {path}: expected an .html file.")
             check_writable(path, option, overwrite)
 
 

@@ -145,8 +145,9 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
         if not len(split.rows):
             n_texts = plural(splits["train"].rows["key"].nunique(), "distinct text")
             raise EbmcalError(
-                f"The {name} split would have no rows: the training data has {n_texts}, too few to split (copies of a "
-                f"text stay together). Pass {name} data."
+                f"The {name} split would have no rows: the training data has {n_texts}, too few to split for "
+                f"{plural(len(names), 'label')} (copies of a text stay together). Pass {name} data, or choose another "
+                "label column if these are not labels."
             )
         splits[name] = _limit(name, split, data)
     records: dict[str, Any] = {}

@@ -320,7 +320,7 @@ def _decode_lines(
     """
     is_utf8 = encoding is None or codecs.lookup(encoding).name == "utf-8"
     head = raw.peek(4096)[:4096] if is_utf8 else b""
-    if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head.count(0) > len(head) // 4:
+    if head.startswith((b"\xff\xfe", b"\xfe\xff", b"PAR1", b"PK\x03\x04")) or head.count(0) > len(head) // 4:
         raise EbmcalError(
             "this is not UTF-8 text; it looks like UTF-16 or a binary file. Pass its encoding (--encoding utf-16) or "
             "convert it: iconv -f UTF-16 -t UTF-8 FILE > NEW_FILE"

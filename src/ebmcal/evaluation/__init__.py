@@ -212,7 +212,7 @@ def _read_all(given: Sources, normalize: bool) -> dict[str, Predictions]:
     """Name → labelled predictions, all with the class order of the first if they have the same classes."""
     named: dict[str, Predictions] = {}
     for name, source in name_sources(given).items():
-        rows = _read(source, name, next(iter(named.values()), None), normalize)
+        rows = _read(source, name, next(iter(named.values()), None), normalize=normalize)
         with error_context(name):
             named[name] = rows.labelled()
         n_dropped = rows.n_rows - named[name].n_rows
@@ -222,8 +222,8 @@ def _read_all(given: Sources, normalize: bool) -> dict[str, Predictions]:
     return named
 
 
-def _read(source: Source, name: str, like: Predictions | None, normalize: bool) -> Predictions:
-    rows = source if isinstance(source, Predictions) else Predictions.read(source, normalize=normalize)
+def _read(source: Source, name: str, like: Predictions | None, **options: Any) -> Predictions:
+    rows = source if isinstance(source, Predictions) else Predictions.read(source, **options)
     if rows.n_classes < 2:
         raise EbmcalError(f"{name} has one class only ({rows.label_names[0]}). Expected a column for every class.")
     is_same = like is not None and set(rows.label_names) == set(like.label_names)
@@ -267,7 +267,8 @@ def _read_partners(
         sources = dict(zip(named, [source for _, source in pairs] * (len(named) // len(pairs)), strict=True))
     for name in sources.keys() - named.keys():
         raise unknown_name(f"name in {option}", name, named)
-    return {name: _read(source, f"{option} of {name}", named[name], normalize) for name, source in sources.items()}
+    options = {"normalize": normalize, "labels_required": option == "fit"}
+    return {name: _read(source, f"{option} of {name}", named[name], **options) for name, source in sources.items()}
 
 
 def _make_calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:

@@ -68,7 +68,9 @@ def window_table(document: Document) -> Table:
         f"Reference ({reference['name']}): {plural(reference['n_rows'], 'row')}, accuracy {reference['accuracy']:.3f}, "
         f"confidence {reference['confidence']:.3f}{energy}.",
         f"Drift: {plural(document['n_tests'], 'test')}; if nothing has changed, the probability of any alarm is at "
-        f"most {document['false_alarm_rate']:g} (Holm).",
+        f"most {document['false_alarm_rate']:g} (Holm)."
+        if document["n_tests"]
+        else "Drift was not tested: every window has too few rows. Use longer windows (--every, --rows).",
         *_withheld(windows),
     )
     title = f"{document['model']}: {', '.join(document['log'])}"

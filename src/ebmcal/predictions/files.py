@@ -295,6 +295,8 @@ def write_columns(path: PathLike, table: FileColumns) -> None:
 def _read_stdin() -> FileColumns:
     """Parquet, NPZ, JSON or CSV, detected from the first bytes."""
     content = sys.stdin.buffer.read()
+    if not content.strip():
+        raise EbmcalError("Standard input is empty; expected predictions.")
     first = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
     kinds = {b"PAR1": ".parquet", b"PK\x03\x04": ".npz"}
     suffix = kinds.get(first, ".json" if first[:1] in (b"{", b"[") else ".csv")
