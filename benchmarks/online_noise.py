@@ -17,6 +17,7 @@ from transformers import AutoModelForMaskedLM
 
 from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.data import DataConfig, load_task
+from ebmcal.modeling.classifier import tokenize
 from ebmcal.modeling.pretrained import check_encoder, load_encoder, load_tokenizer, quiet
 from ebmcal.noise import NoiseStream, online_stream
 from ebmcal.noise.masked_lm import MaskedLm
@@ -58,7 +59,8 @@ def measure(name: str, stream: NoiseStream, train: Dataset, rounds: int, goal: f
 
     def draw_noise() -> None:
         for step in items:
-            collator._draw([number for item in step for number in item.noise])
+            drawn = stream.draw([number for item in step for number in item.noise])
+            tokenize([text.text for text in drawn], collator.tokenizer, collator.max_length)
 
     times = in_turns({"noise": draw_noise, "steps": train_steps}, rounds)
     share = times["noise"] / times["steps"]

@@ -26,7 +26,6 @@ NOISE_EVERY = 4
 
 #: Of the paper.
 PUBLISHED_NOISE = "infill:gpt2"
-PUBLISHED_NOISE_RATIO = 8
 PUBLISHED_ENERGY_WEIGHT = 1.0
 
 #: Share of tokens that infilling masks (the paper's M), and tokens that are sampled from.
