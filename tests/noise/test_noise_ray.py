@@ -27,6 +27,7 @@ def ray_settings():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
         patch.setattr("ebmcal.noise.store.SHARD_SLOTS", 10)
+        patch.setattr("ebmcal.noise.generation.MIN_USABLE", 0.0)  # the LM is untrained
         yield
 
 
@@ -59,13 +60,13 @@ def expected(lm_directory, tmp_path_factory):
 
 
 def worker_pids():
-    """Processes of this test's Ray that write shards."""
+    """Processes of this test's Ray that write shards (`_Worker` in `ebmcal.cluster`)."""
     import psutil
 
     found = set()
     for process in psutil.Process().children(recursive=True):
         try:
-            if "ShardWriter" in " ".join(process.cmdline()):
+            if "_Worker" in " ".join(process.cmdline()):
                 found.add(process.pid)
         except psutil.Error:
             continue

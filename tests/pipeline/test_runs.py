@@ -267,6 +267,8 @@ def test_the_strength_of_the_probe_is_chosen_on_some_rows_and_inside_the_range(m
     assert set(tried.values()) == {300}
     assert min(tried) < probe.C < max(tried)
     assert probe.C > trials.FIRST_STRENGTH
+    certain = trials.log_probs(probe, 1e6 * features[:5], 4)  # probabilities of 0, also of a class without rows
+    assert np.isfinite(certain).all()
 
 
 def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):

@@ -311,6 +311,6 @@ def out_of_fold(
 
 def log_probs(probe: Any, features: np.ndarray, n_classes: int) -> np.ndarray:
     """Log-probabilities [n, C]; classes that the probe has not seen get a very small probability."""
-    found = np.full((len(features), n_classes), np.log(1e-12))
-    found[:, probe.classes_] = np.maximum(probe.predict_log_proba(features), np.log(1e-12))
-    return found
+    probs = np.zeros((len(features), n_classes))
+    probs[:, probe.classes_] = probe.predict_proba(features)
+    return np.log(np.maximum(probs, 1e-12))
