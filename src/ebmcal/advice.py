@@ -4,7 +4,6 @@
 The criterion is the cross-validated negative log-likelihood; a simpler model wins unless it is clearly worse.
 """
 
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -31,9 +30,8 @@ TEMPERATURE_BOUNDS = (0.02, 50.0)
 #: Fewer rows than this make a recommendation uncertain.
 FEW_ROWS = 100
 
-#: Users read a few sentences; those that ask for the same thing, as these do, are said once.
+#: Users read a few sentences.
 MAX_SENTENCES = 5
-ACTIONS = (r" ?Train\w* (for more epochs|longer)[^.]*\.", r"^Labels .* may be the same: .*")
 
 
 @dataclass(frozen=True)
@@ -108,18 +106,9 @@ class Advice:
 
 
 def shorten(sentences: Iterable[str]) -> tuple[str, ...]:
-    """The first five of the sentences, without what an earlier one asks for; models to calibrate come first.
-
-    >>> shorten(["A is worse. Train for more epochs.", "B is undertrained. Train longer (--epochs)."])
-    ('A is worse. Train for more epochs.', 'B is undertrained.')
-    """
-    kept, asked = list[str](), set[str]()
-    for sentence in sorted(sentences, key=lambda sentence: "Calibrate it" not in sentence):
-        for action in (action for action in ACTIONS if re.search(action, sentence)):
-            sentence = re.sub(action, "", sentence) if action in asked else sentence
-            asked.add(action)
-        kept += [sentence] if sentence and sentence not in kept else []
-    return tuple(kept[:MAX_SENTENCES])
+    """The first five of the sentences; models to calibrate come first."""
+    ordered = sorted(dict.fromkeys(sentences), key=lambda sentence: "Calibrate it" not in sentence)
+    return tuple(ordered[:MAX_SENTENCES])
 
 
 @dataclass(frozen=True)

@@ -233,10 +233,8 @@ def conclude(work: Workspace) -> None:
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
     advice = recommend({t: s for t, s in predictions.items() if t != FROZEN})
     counts = work.data.audit["splits"]["train"].get("label_counts", {})
-    misspelt = [
-        f"Labels {name!r} and {other!r} may be the same: if so, spell them alike in the training data and run again."
-        for name, other in similar_labels(counts)
-    ]
+    pairs = ", ".join(f"{name!r} and {other!r}" for name, other in similar_labels(counts))
+    misspelt = [f"These labels may be the same: {pairs}. If so, spell them alike and run again."] if pairs else []
     advice = replace(advice, sentences=(*misspelt, *extra_advice(advice, predictions), *advice.sentences))
     chosen = predictions[advice.trial]
     issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
@@ -280,13 +278,12 @@ def extra_advice(advice: Advice, predictions: Mapping[Trial, Mapping[str, Predic
     if split is not None and (probe := _accuracy(frozen[split])) > (model := _accuracy(chosen[split])):
         yield (
             "The finetuned models are not better than a logistic regression on the frozen encoder, which is only a "
-            f"reference: accuracy {model:.1%} against {probe:.1%} on the same rows. Train for more epochs or on more "
-            "rows."
+            f"reference: accuracy {model:.1%} against {probe:.1%} on the same rows. More epochs or rows may help."
         )
     if SPLIT in chosen and (temperature := _fit_calibrator("temperature", chosen).temperature_) < MIN_TEMPERATURE:
         yield (
             f"The models of the folds are undertrained: their predictions need a temperature of {temperature:.2f}, "
-            "which may be wrong for the final model, trained on more rows. Train for more epochs."
+            "which may be wrong for the final model, trained on more rows. More epochs may help."
         )
 
 
