@@ -117,6 +117,10 @@ def test_the_users_directories_are_not_touched(table, model):
         (table / name / "precious.txt").write_text("mine")
     with pytest.raises(EbmcalError, match="not a working directory of ebmcal predict"):
         predict_file(model, table / "new.csv", table / "out.csv")
+    (table / ".x.csv.ebmcal").write_text("mine")
+    with pytest.raises(EbmcalError, match=r"Could not write .*x\.csv\.ebmcal: File exists"):
+        predict_file(model, table / "new.csv", table / "x.csv")
+    assert (table / ".x.csv.ebmcal").read_text() == "mine"
     (table / ".out.csv.ebmcal").rename(table / "mine")
     predict_file(model, table / "new.csv", table / "out.csv")
     assert {path.parent.name for path in table.glob("*/precious.txt")} == {"out.csv.part", "mine"}

@@ -64,6 +64,8 @@ def test_poscal_frequencies_by_hand():
     table = label_frequencies(probs, torch.tensor([0, 1, 1]), n_bins=2)
     torch.testing.assert_close(table, torch.tensor([[0.0, 0.5], [0.5, 1.0]]))
     torch.testing.assert_close(look_up(torch.tensor([[0.9, 0.1]]), table), torch.tensor([[0.5, 0.5]]))
+    empty = label_frequencies(probs[:1], torch.tensor([0]), n_bins=2)  # empty bins are 0, as the authors' are
+    torch.testing.assert_close(empty, torch.tensor([[0.0, 1.0], [0.0, 0.0]]))
 
 
 def test_poscal_distances_are_means_over_classes_like_the_authors():

@@ -185,7 +185,7 @@ def open_output(output: Path | None, encoder: Encoder, job: str, overwrite: bool
         yield StandardOutput(encoder)
         return
     directory = output.with_name(f".{output.name}.ebmcal")
-    if directory.exists() and not all(_OUR_FILES.fullmatch(path.name) for path in directory.iterdir()):
+    if directory.is_dir() and not all(_OUR_FILES.fullmatch(path.name) for path in directory.iterdir()):
         raise EbmcalError(f"{directory} exists and is not a working directory of ebmcal predict. Move or delete it.")
     with locked(directory):
         remove_temporary_files(output)
