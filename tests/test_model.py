@@ -119,10 +119,10 @@ def edit(folder, file, **entries):
 @pytest.mark.parametrize(
     ("break_it", "message"),
     [
-        (lambda d: edit(d, "ebmcal.json", max_length="long"), "max_length is 'long'; expected int"),
-        (lambda d: edit(d, "ebmcal.json", energy=["hidden"]), r"energy is \['hidden'\]"),
-        (lambda d: edit(d, "ebmcal.json", text_column=3), "text_column is 3"),
-        (lambda d: edit(d, "ebmcal.json", folded_temperature="hot"), "folded_temperature is 'hot'"),
+        (lambda d: edit(d, "ebmcal.json", max_length="long"), "max_length should be a valid integer, got 'long'"),
+        (lambda d: edit(d, "ebmcal.json", energy=["hidden"]), "energy should be a valid string"),
+        (lambda d: edit(d, "ebmcal.json", text_column=3), "text_column should be a valid string, got 3"),
+        (lambda d: edit(d, "ebmcal.json", folded_temperature="hot"), "folded_temperature should be a valid number"),
         (lambda d: edit(d, "config.json", architectures=5), "is a 5 without a classification head"),
         (lambda d: edit(d, "config.json", id2label=["a", "b", "c"]), "not a usable"),
         (lambda d: edit(d, "config.json", id2label={"0": "a", "1": "b", "7": "c"}), "not a usable model: KeyError"),
@@ -134,7 +134,7 @@ def edit(folder, file, **entries):
         (lambda d: (d / "config.json").write_text("[]"), "expected a JSON object"),
         (lambda d: (d / "config.json").write_text("{"), "not valid JSON"),
         (lambda d: (d / "model.safetensors").write_bytes(b"x" * 100), "corrupt weights"),
-        (lambda d: (d / "ebmcal.json").write_text("[1]"), "expected a JSON object"),
+        (lambda d: (d / "ebmcal.json").write_text("[1]"), "should be a valid dictionary"),
         (lambda d: (d / "ebmcal.json").write_text('{"energy": "odd"}'), "Unknown energy 'odd'"),
         (lambda d: (d / "ebmcal.json").write_text('{"calibrator": 3}'), "calibrator"),
     ],
