@@ -50,6 +50,14 @@ def test_the_confidence_of_the_baseline(scale, words):
     assert ("Training longer" in sentence) == ("underconfident" in sentence)
 
 
+def test_a_temperature_is_used_if_it_lowers_the_nll_even_if_that_is_not_significant():
+    advice = advice_for(baseline=draw(2.0, n=100, seed=2))
+    plain, scaled = sorted(advice.evidence, key=lambda candidate: candidate["calibrator"] is not None)
+    assert scaled["nll"] < plain["nll"]
+    assert advice.calibrator == "temperature (dev)"
+    assert advice_for(baseline=draw(1.0, n=2000)).calibrator is None
+
+
 def test_few_rows_do_not_prove_miscalibration():
     # 26 rows, mean confidence 95%, accuracy 96%: not overconfident, whatever the fitted temperature is.
     labels = np.array([0] * 25 + [1])

@@ -167,9 +167,11 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     if problem := _unusable(known, rows):
         return Advice(first, None, (problem,), rows=rows, n_rows=known.n_rows)
     found = [c for method, seeds in runs.items() for c in make_candidates(method, seeds, f"temperature ({suffix})")]
-    # The simpler of two equals: the first candidate that is not clearly worse than the best.
-    best = min(found, key=lambda c: c.nll)
-    chosen = next(c for c, (worse, margin) in ((c, c.minus(best)) for c in found) if worse <= margin)
+    # A temperature has one parameter and changes no label: a method is used with it if that lowers the NLL.
+    by_method = [min((c for c in found if c.method == method), key=lambda c: c.nll) for method in runs]
+    # The simpler of two equals: the first method that is not clearly worse than the best.
+    best = min(by_method, key=lambda c: c.nll)
+    chosen = next(c for c, (worse, margin) in ((c, c.minus(best)) for c in by_method) if worse <= margin)
     n_test = next((splits["test"].n_rows for splits in predictions.values() if "test" in splits), None)
     sentences = tuple(_sentences(found, chosen, known, rows, n_test))
     trial = next(trial for trial in predictions if trial.method == chosen.method)
@@ -242,7 +244,7 @@ def _sentences(
     if base and base is not chosen:
         accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
         typical += f" (baseline: {base.typical})"
-    simpler = "; no simpler candidate is as good" if chosen is not found[0] else ""
+    simpler = "; no simpler method is as good" if chosen.method != found[0].method else ""
     yield (
         f"Use {chosen.name}. On {known.n_rows:,} {rows} rows it is right in {accuracy} and typically gives the correct "
         f"label a probability of {typical}{simpler}."

@@ -24,8 +24,8 @@ DEMO: dict[str, Any] = {
     "max_train_rows": 520,
     "max_eval_rows": 500,
     "max_length": 64,
-    "epochs": 3,
-    "eval_steps": 33,
+    "steps": 75,
+    "eval_steps": 25,
     "calibration": "cross-fit",
 }
 
