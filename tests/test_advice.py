@@ -55,7 +55,7 @@ def test_a_temperature_is_used_if_it_lowers_the_nll_even_if_that_is_not_signific
     plain, scaled = sorted(advice.evidence, key=lambda candidate: candidate["calibrator"] is not None)
     assert scaled["nll"] < plain["nll"]
     assert advice.calibrator == "temperature (dev)"
-    assert advice_for(baseline=draw(1.0, n=2000)).calibrator is None
+    assert advice_for(baseline=draw(2.0, n=100, seed=0)).calibrator is None, "here it does not"
 
 
 def test_few_rows_do_not_prove_miscalibration():
