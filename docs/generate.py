@@ -120,7 +120,7 @@ def metrics() -> str:
 
 #: Rows of the speed table: script -> words that the name of a measurement contains.
 SPEED = {
-    "training": ("step, minilm size, fp32",), "busy_neighbour": (", ebmcal, ",), "bulk_prediction": ("",),
+    "training": ("step, minilm size, fp32",), "busy_neighbour": (", ebmcal, ",), "bulk_prediction": ("ebmcal predict",),
     "serving": ("64 clients, against plain",), "sampling": ("noise sampling, SmolLM2-135M, fp32",),
     "metrics": ("ECE, 1e6 × 3", "bootstrap"), "calibrators": ("temperature",),
 }  # fmt: skip
