@@ -156,7 +156,7 @@ def summarize(found: dict[str, tuple[np.ndarray, float]], rates: dict[str, float
         rows.append({
             "name": "Ray Data, two workers / one two-thread process" if is_ray else f"ebmcal predict / {title}",
             "ratio": round(rates[title] / rates["ebmcal"] if is_ray else throughput / rate, 2),
-            "goal": goals[title] if goals[title] is not None else "none",
+            "goal": goals[title],
             "reference": f"{rate:,.0f} texts/s; ebmcal {throughput:,.0f} texts/s",
             "ratio_with_startup": round(rate / throughput, 2) if is_ray else None,
             "max_difference": float(np.abs(probs - ours).max()),

@@ -53,7 +53,7 @@ def draw_texts(n: int, mean: float = 13, seed: int = 0) -> list[np.ndarray]:
 def publish(script: str, rows: list[dict[str, Any]]) -> None:
     """Print the figures of a script and keep them in its JSON file; those that were not measured this time stay."""
     for row in rows:
-        print(f"{row['name']:58} {row['ratio']:7.2f}  goal {row['goal']:<5} {row['reference']}")
+        print(f"{row['name']:58} {row['ratio']:7.2f}  goal {row['goal'] or 'none':<5} {row['reference']}")
     path, measured = HERE / f"{script}.json", {row["name"] for row in rows}
     others = [row for row in (json.loads(path.read_text()) if path.exists() else []) if row["name"] not in measured]
     path.write_text(json.dumps(others + rows, indent=2) + "\n")
