@@ -169,7 +169,7 @@ def test_the_cache_is_reused_and_follows_the_content(five, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["data.arrow", "info.json"])
-@pytest.mark.parametrize("damage", ["truncate", "empty", "delete", "garbage"])
+@pytest.mark.parametrize("damage", ["truncate", "empty", "delete", "garbage", "another text"])
 def test_a_corrupt_cache_is_made_again(five, name, damage, tmp_path):
     cache = tmp_path / "cache"
     before = contents(load(five, cache))
@@ -178,6 +178,7 @@ def test_a_corrupt_cache_is_made_again(five, name, damage, tmp_path):
     path.unlink()  # a new file: the old one may be mapped by this process
     if damage != "delete":
         broken = {"truncate": content[:100], "empty": b"", "garbage": b"{}" + b"x" * (len(content) - 2)}
+        broken["another text"] = content.replace(b"text 7", b"text \xdb")  # and not UTF-8
         path.write_bytes(broken[damage])
     assert contents(load(five, cache)) == before
 

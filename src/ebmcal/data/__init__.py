@@ -308,7 +308,7 @@ def store_table(
         with storage.atomic_write(directory / "data.arrow") as temporary:
             with pa.OSFile(str(temporary), "wb") as file:
                 info = _convert(source, columns, file)
-            info["n_bytes"] = temporary.stat().st_size
+            info["checksum"] = storage.file_checksum(temporary)
         storage.write_json(directory / "info.json", info)
         return StoredTable(Dataset.from_file(str(directory / "data.arrow")), info)
 
@@ -321,7 +321,7 @@ def _read_cached(directory: Path) -> StoredTable | None:
     path = directory / "data.arrow"
     try:
         info = storage.read_json(directory / "info.json")
-        if info["n_bytes"] != path.stat().st_size:
+        if info["checksum"] != storage.file_checksum(path):
             return None
         return StoredTable(Dataset.from_file(str(path)), info)
     except (EbmcalError, KeyError, TypeError, OSError, ValueError, pa.ArrowException):
@@ -496,5 +496,5 @@ def _file_record(stored: StoredTable, labelled: "pd.DataFrame", id_column: str |
     if id_column is not None:  # row numbers are unique
         repeated = rows[stored.dataset.data.column("id").to_pandas().duplicated().to_numpy()]
     counts = {"missing_labels": count_places(rows.drop(labelled.index)), "repeated_ids": count_places(repeated)}
-    info = {name: value for name, value in stored.info.items() if name != "n_bytes"}
+    info = {name: value for name, value in stored.info.items() if name != "checksum"}
     return info | counts | {"labelled_rows": len(labelled)}
