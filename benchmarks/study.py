@@ -4,8 +4,9 @@
     python benchmarks/study.py results/study/study.yaml --gather         # only collect finished trials
 
 Run directories (with weights) are in `runs/`. Committed, beside the YAML file, are `results.csv` (one row per task,
-trial, calibrator, test set and metric), `detection.csv`, `comparisons.csv`, `calibration.csv` (results on the
-calibration rows, which settings are chosen by), and the test predictions of every trial in half precision.
+trial, calibrator, test set and metric), `detection.csv`, `calibration.csv` (results on the calibration rows, which
+settings are chosen by), and the test predictions of every trial, with rounded logits. A trial in `results.csv` is not
+trained again, on this machine or another.
 """
 
 import argparse
@@ -27,7 +28,10 @@ from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 
 #: The committed tables.
-TABLES = ("results", "detection", "comparisons", "calibration", "temperatures")
+TABLES = ("results", "detection", "calibration", "temperatures")
+
+#: Kept logits are multiples of this: files of a third of the size.
+LOGIT_STEP = 1 / 64
 
 #: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
 SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
@@ -61,7 +65,7 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     seeds = stage.get("seeds", settings.pop("seeds"))
     wanted = [*(f"ood_{key}.parquet" for key in ood), *(f"shift_{key}.predictions" for key in shift)]
     wanted += ["out_of_fold.parquet"] if settings.get("calibration") == "cross-fit" else []
-    if all(is_finished(options.runs / name, Trial(method, seed), wanted) for seed in seeds):
+    if all(is_finished(options, name, Trial(method, seed), wanted) for seed in seeds):
         return False
     print(f"== {name} {method}", flush=True)
     run = ebmcal.run(
@@ -88,15 +92,18 @@ def data_source(entry: dict[str, Any], data: Path) -> dict[str, Any]:
     return kept | {"text_column": "text", "label_column": "intent"}
 
 
-def is_finished(folder: Path, trial: Trial, wanted: list[str]) -> bool:
-    """Whether a trial has the wanted files and is part of the results of its run."""
-    directory = folder / "trials" / trial.name
-    results = folder / "results.json"
-    return (
-        all((directory / name).exists() for name in wanted)
-        and results.exists()
-        and trial.name in ebmcal.open_run(folder).document["training"]
+def is_finished(options: Any, task: str, trial: Trial, wanted: list[str]) -> bool:
+    """Whether the results of a trial are recorded; its run directory, if there is one, must have the wanted files."""
+    recorded = read_table(options.study.parent / "results.csv")
+    directory = options.runs / task / "trials" / trial.name
+    return bool(((recorded["task"] == task) & (recorded["model"] == trial.name)).any()) and (
+        not directory.exists() or all((directory / name).exists() for name in wanted)
     )
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    """A recorded table; empty if there is none yet."""
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["task", "model"])
 
 
 def read_ood(data: Path, source: dict[str, Any] | str) -> Any:
@@ -129,9 +136,9 @@ def predict_shift(
 
 
 def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
-    """Predictions without texts, with logits in half precision."""
+    """Predictions without texts, with rounded logits."""
     meta = {"method": trial.method, "seed": trial.seed, "split": split}
-    logits = None if p.logits is None else p.logits.astype(np.float16).astype(np.float32)
+    logits = None if p.logits is None else (np.round(p.logits / LOGIT_STEP) * LOGIT_STEP).astype(np.float32)
     return Predictions(
         p.labels, p.label_names, logits=logits, probs=None if logits is not None else p.probs, energies=p.energies,
         ids=p.ids, meta=meta,
@@ -139,7 +146,7 @@ def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
 
 
 def gather(options: Any) -> None:
-    """Collect the results of all finished runs into the study's tables."""
+    """Collect the results of all finished runs into the study's tables; rows of other runs stay."""
     warnings.simplefilter("ignore")  # few rows, and temperatures at their bound, show in the tables
     frames: dict[str, list[pd.DataFrame]] = {name: [] for name in TABLES}
     target = options.study.parent
@@ -156,7 +163,6 @@ def gather(options: Any) -> None:
         found = {
             "results": pd.concat([evaluation.results, *shifted, answered, pd.DataFrame(timing)]),
             "detection": evaluation.detection,
-            "comparisons": evaluation.comparisons,
             "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
             "temperatures": pd.DataFrame([row for trial in run.trials for row in temperature_results(run, trial)]),
         }
@@ -167,8 +173,17 @@ def gather(options: Any) -> None:
     for name, parts in frames.items():
         filled = [part for part in parts if len(part)]
         if filled:
-            table = pd.concat(filled, ignore_index=True)
-            table.to_csv(target / f"{name}.csv", index=False, float_format="%.6g")
+            update_table(target / f"{name}.csv", pd.concat(filled, ignore_index=True))
+
+
+def update_table(path: Path, found: pd.DataFrame) -> None:
+    """Replace the rows of these tasks and models, keep the others, ordered by task."""
+    key = ["task", "model"]
+    known = read_table(path)
+    known = known[~known.set_index(key).index.isin(found.set_index(key).index)]
+    parts = [part for part in (known, found) if len(part)]
+    table = pd.concat(parts, ignore_index=True).sort_values("task", kind="stable")
+    table.to_csv(path, index=False, float_format="%.6g")
 
 
 def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
