@@ -2,8 +2,8 @@
 
     python benchmarks/ood_rule.py runs/films --others books=books.csv --others captions=captions.csv --json out.json
 
-For each model: AUROC of separating other texts from test texts, and the share of other and of test texts that a rule
-flags as OOD at a false-positive rate of 5%. Training, calibration and test texts are those of the run.
+For each model: AUROC, by p-values, of separating other texts from test texts, and the share of other and of test texts
+that a rule flags as OOD at a false-positive rate of 5%. Training, calibration and test texts are those of the run.
 """
 
 import argparse
@@ -17,7 +17,7 @@ from ebmcal.data import as_dataset
 from ebmcal.metrics import ood_detection
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import RunDir
-from ebmcal.selective.ood import DISTANCES, MAX_TEXTS, TrainingFeatures, fit_distance, p_values, stored_scores
+from ebmcal.selective.ood import COMBINED, DISTANCES, MAX_TEXTS, TrainingFeatures, fit_distance, p_values, rank_texts
 
 OOD_RATE = 0.05
 
@@ -37,7 +37,7 @@ def other_texts(path: str, column: str, n_rows: int) -> list:
 
 
 def score(model: ebmcal.Model, texts: dict[str, list], labels: np.ndarray) -> dict[str, dict[str, np.ndarray]]:
-    """OOD score → texts → values, high = OOD."""
+    """OOD score → texts → values [k, n], high = OOD."""
     outputs = {name: model.predictor(rows, features=True) for name, rows in texts.items()}
     found = {"energy": {name: output.energies for name, output in outputs.items()}}
     found["max_prob"] = {name: 1 - model.finish(output).confidence for name, output in outputs.items()}
@@ -45,14 +45,16 @@ def score(model: ebmcal.Model, texts: dict[str, list], labels: np.ndarray) -> di
     for name in DISTANCES:
         distance = fit_distance(name, training.features, training.labels)
         found[name] = {texts_name: distance(output.features) for texts_name, output in outputs.items()}
-    return found
+    found = {name: {key: row[None] for key, row in values.items()} for name, values in found.items()}
+    parts = [found[part] for part in COMBINED]
+    return found | {"combined": {key: np.concatenate([part[key] for part in parts]) for key in texts}}
 
 
 def summarize(values: dict[str, np.ndarray], others: list[str]) -> dict[str, dict[str, float]]:
-    stored = stored_scores(values["calibration"], OOD_RATE)
-    flagged = {name: float((p_values(values[name], stored) <= OOD_RATE).mean()) for name in ("test", *others)}
-    auroc = {name: float(ood_detection(-values["test"], -values[name])["auroc"]) for name in others}
-    return {"auroc": auroc, "flagged": flagged}
+    ranking = rank_texts(values["calibration"], OOD_RATE)
+    p = {name: p_values(values[name], ranking)[0] for name in ("test", *others)}
+    auroc = {name: float(ood_detection(p["test"], p[name])["auroc"]) for name in others}
+    return {"auroc": auroc, "flagged": {name: float((of <= OOD_RATE).mean()) for name, of in p.items()}}
 
 
 def main() -> None:

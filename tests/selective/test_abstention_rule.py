@@ -8,7 +8,7 @@ import pytest
 from ebmcal import AbstentionRule, EbmcalError, Predictions, TemperatureScaling, fit_abstention
 from ebmcal.selective import SCORES
 from ebmcal.selective.fitting import least_rows_of_sets
-from ebmcal.selective.ood import cut_off, p_values
+from ebmcal.selective.ood import cut_offs, p_values, rank_texts
 from ebmcal.selective.risk_control import counts, find_threshold, least_rows, split_rows
 from ebmcal.selective.rule import prediction_sets
 
@@ -75,14 +75,14 @@ def test_ood_texts_are_not_answered_unless_asked_for():
         assert (found.is_ood & sure).any()
         np.testing.assert_array_equal(found.answered, sure if answer_ood else sure & ~found.is_ood)
         flagged = found.reason[int(np.flatnonzero(found.is_ood & sure)[0])]
-        assert flagged == "" if answer_ood else flagged.startswith("out-of-distribution (p = 0.0")
+        assert flagged == "" if answer_ood else flagged.startswith("out-of-distribution by the energy (p = 0.0")
         assert ("answered" if answer_ood else "abstains") in rule.describe()[-1]
     only_ood = fit_abstention(rows(), ood=0.1).apply(new)
     np.testing.assert_array_equal(only_ood.answered, ~only_ood.is_ood)
 
 
 def test_p_values_and_sets_by_hand():
-    assert p_values(np.array([1.0]), np.array([1.0, 1.0, 2.0])).tolist() == [1.0]  # ties count against
+    assert p_values(np.array([[1.0]]), (np.array([1.0, 1.0, 2.0]),))[0].tolist() == [1.0]  # ties count against
     inside = prediction_sets(np.array([[0.5, 0.3, 0.2]]), np.array([0.4, 0.75, 0.75]))
     assert inside.tolist() == [[True, True, False]]  # the most probable label always is
 
@@ -90,20 +90,31 @@ def test_p_values_and_sets_by_hand():
 @pytest.mark.parametrize("n", [19, 20, 57, 1000])
 def test_the_cut_off_is_where_p_values_reach_the_rate(n):
     stored = np.sort(np.random.default_rng(n).normal(size=n))
-    cut, rank = cut_off(stored, 0.05)
+    [(cut, rank)] = cut_offs((stored,), 0.05)
     new = np.concatenate([stored, [np.nextafter(cut, np.inf), cut]])
-    np.testing.assert_array_equal(p_values(new, stored) <= 0.05, new > cut)
+    np.testing.assert_array_equal(p_values(new[None], (stored,))[0] <= 0.05, new > cut)
     assert stored[-rank] == cut
+
+
+def test_two_scores_take_turns():
+    """Five texts: the highest of the first score (d), of the second (a), then of the first again (c) are removed."""
+    ranking = rank_texts(np.array([[1.0, 2, 3, 4, 0], [9, 5, 8, 7, 1]]), ood=0.5)
+    assert [values.tolist() for values in ranking] == [[0.0, 3.0, 4.0], [5.0, 9.0]]
+    p, which = p_values(np.array([[5.0, 0, 3.5, -1], [0.0, 10, 6, 0]]), ranking)
+    np.testing.assert_allclose(p, np.array([1, 2, 3, 6]) / 6)
+    assert which.tolist()[:3] == [0, 1, 0]
+    assert cut_offs(ranking, 0.5) == [(3.0, 2), (9.0, 1)]
+    assert cut_offs(ranking, 0.17) == [(4.0, 1), (np.inf, 0)]
 
 
 def test_rows_that_test_the_threshold_are_below_the_cut_off():
     test = fit_abstention(rows(), max_error=0.1).ood
     energies = rows().energies
-    allowed = test.below_cut_off(energies)
-    np.testing.assert_array_equal(allowed, energies < cut_off(test.stored, 0.05)[0])
+    allowed = test.below_cut_off(energies[None])
+    np.testing.assert_array_equal(allowed, energies < cut_offs(test.ranking, 0.05)[0][0])
     tied = fit_abstention(rows(energies=np.round(energies)), ood=0.05).ood  # some rows define the cut-off, not all
-    rank = cut_off(tied.stored, 0.05)[1]
-    assert (~tied.below_cut_off(np.round(energies))).sum() == rank
+    rank = cut_offs(tied.ranking, 0.05)[0][1]
+    assert (~tied.below_cut_off(np.round(energies)[None])).sum() == rank
 
 
 def test_sets_name_labels_most_probable_first():
@@ -189,7 +200,7 @@ def test_duplicated_rows_give_no_stronger_guarantee(repeat):
 
 
 def test_a_file_is_read_as_it_was_written(tmp_path):
-    rule = fit_abstention(rows(), max_error=0.1, score="both", coverage=0.9)
+    rule = fit_abstention(rows(), max_error=0.1, score="energy", coverage=0.9)
     rule.write(tmp_path / "rule.json")
     again, new = AbstentionRule.read(tmp_path / "rule.json"), rows(100, seed=4)
     assert again.apply(new).columns() == rule.apply(new).columns()

@@ -15,7 +15,7 @@ from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import TemperatureScaling
 from ebmcal.predictions.arrays import softmax
 from ebmcal.selective import DISTANCES, SCORES, fit_distance
-from ebmcal.selective.ood import TrainingFeatures, p_values
+from ebmcal.selective.ood import TrainingFeatures
 from ebmcal.selective.risk_control import counts
 
 N_DRAWS, N_ROWS, N_POPULATION = 150, 300, 10_000
@@ -31,7 +31,7 @@ def quick_refusals(monkeypatch):
 
 @functools.cache
 def population(kind):
-    """Overconfident predictions with known errors; energies are a little informative about them."""
+    """Overconfident predictions with known errors; energies and distances are a little informative about them."""
     rng = np.random.default_rng(7)
     shares = {"plain": [0.5, 0.5], "ties": [0.5, 0.5], "three classes": [0.4, 0.3, 0.3], "imbalanced": [0.9, 0.1]}[kind]
     labels = rng.choice(len(shares), N_POPULATION, p=shares)
@@ -39,9 +39,11 @@ def population(kind):
     noise = rng.normal(size=(N_POPULATION, len(shares))) * hard[:, None]
     logits = 4.0 * (1.5 * np.eye(len(shares))[labels] + noise) / hard[:, None] ** 0.8
     energies = hard + 0.3 * rng.normal(size=N_POPULATION)
+    far = hard * rng.exponential(size=N_POPULATION)
     if kind == "ties":
-        logits, energies = np.round(logits / 3) * 3, np.round(energies)
-    return Predictions(labels, tuple("abc"[: len(shares)]), logits=logits, energies=energies)
+        logits, energies, far = np.round(logits / 3) * 3, np.round(energies), np.round(far)
+    names = tuple("abc"[: len(shares)])
+    return Predictions(labels, names, logits=logits, energies=energies, distances={"knn": far})
 
 
 def draws(kind, n_rows=N_ROWS):
@@ -69,17 +71,17 @@ def fitted_rules(kind, **settings):
     ("kind", "score", "answer_ood"),
     [*((kind, score, False) for kind in KINDS for score in SCORES), *((kind, "confidence", True) for kind in KINDS)],
 )
-def test_the_error_of_answers(kind, score, answer_ood):
+@pytest.mark.parametrize("ood_score", ["energy", "combined"])
+def test_the_error_of_answers(kind, score, answer_ood, ood_score):
     """Also if the rule abstains on texts that it flags as OOD, by a cut-off from the same rows."""
     whole = population(kind)
-    wrong, columns = whole.predicted != whole.labels, SCORES[score](whole)
+    wrong, scores = whole.predicted != whole.labels, SCORES[score](whole)
     assert wrong.mean() > MAX_ERROR  # answering everything would not do
     broken, answered = 0, []
-    for rule in fitted_rules(kind, score=score, ood=OOD, answer_ood=answer_ood):
-        learned, threshold = rule.score, rule.guarantee.threshold
-        scores = (columns - learned.centre) @ learned.weights if learned.weights else columns[:, 0]
+    for rule in fitted_rules(kind, score=score, ood=OOD, ood_score=ood_score, answer_ood=answer_ood):
+        threshold = rule.guarantee.threshold
         answers = scores >= (-np.inf if threshold is None else threshold)
-        answers &= answer_ood | (p_values(whole.energies, rule.ood.stored) > OOD)
+        answers &= answer_ood | ~rule.ood.is_flagged(rule.ood.scores(whole))
         broken += wrong[answers].mean() > MAX_ERROR
         answered.append(answers.mean())
     np.testing.assert_array_equal(rule.apply(whole).answered, answers)
@@ -126,7 +128,7 @@ def test_copies_of_rows_support_no_more_than_the_rows():
             warnings.simplefilter("ignore")  # about the duplicates
             rule = fit_abstention(copies, max_error=MAX_ERROR, confidence=CONFIDENCE, ood=0)
             n_fitted += 1
-            broken += wrong[rule.score(whole) >= (rule.guarantee.threshold or -np.inf)].mean() > MAX_ERROR
+            broken += wrong[whole.confidence >= (rule.guarantee.threshold or -np.inf)].mean() > MAX_ERROR
         with contextlib.suppress(EbmcalError):
             fit_abstention(rows, max_error=MAX_ERROR, confidence=CONFIDENCE, ood=0)
             n_plain += 1
@@ -168,14 +170,13 @@ def test_the_coverage_of_sets(kind, sets):
     assert np.mean([len(names) for names in inside]) < whole.n_classes, "all labels would always do"
 
 
-@pytest.mark.parametrize("ood_score", ["energy", "max_prob"])
+@pytest.mark.parametrize("ood_score", ["energy", "max_prob", "combined"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_false_positive_rate_of_ood_texts(kind, ood_score):
     whole, found = population(kind), []
-    scores = whole.energies if ood_score == "energy" else 1 - whole.confidence
     for rows in draws(kind):
         rule = fit_abstention(rows, ood=OOD, ood_score=ood_score)
-        found.append((p_values(scores, rule.ood.stored) <= OOD).mean())
+        found.append(rule.ood.is_flagged(rule.ood.scores(whole)).mean())
     assert rule.apply(whole).is_ood.mean() == found[-1]
     assert np.mean(found) <= OOD + 3 * np.std(found) / np.sqrt(N_DRAWS)
     assert np.mean(found) > OOD / 3
@@ -193,7 +194,7 @@ def test_the_false_positive_rate_of_distances(name):
     whole = Predictions(labels[200:], ("a", "b"), probs=np.full((N_POPULATION, 2), 0.5), distances={name: distances})
     for _ in range(N_DRAWS):
         rule = fit_abstention(whole.rows(rng.choice(N_POPULATION, N_ROWS, replace=False)), ood=OOD, ood_score=name)
-        found.append((p_values(distances, rule.ood.stored) <= OOD).mean())
+        found.append(rule.ood.is_flagged(rule.ood.scores(whole)).mean())
     assert rule.apply(whole).is_ood.mean() == found[-1]
     assert np.mean(found) <= OOD + 3 * np.std(found) / np.sqrt(N_DRAWS)
     assert np.mean(found) > OOD / 3

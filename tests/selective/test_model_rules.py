@@ -52,7 +52,7 @@ def test_distances_are_measured_stored_and_used(original, model_dir, tmp_path, n
     model = ebmcal.load(model_dir)
     known = TrainingFeatures.of(model.features(TRAINING), np.arange(60) % 3)
     far = fit_distance(name, known.features, known.labels)(model.features([*HELD_OUT, *NEW]))
-    np.testing.assert_allclose(rule.ood.stored, np.sort(far[:60]), rtol=1e-5)
+    np.testing.assert_allclose(rule.ood.ranking[0], np.sort(far[:60]), rtol=1e-5)
     save_rule(model_dir, rule)
     stored = read_rule(model_dir)
     assert stored.to_json() == rule.to_json()
@@ -82,12 +82,12 @@ def test_distances_of_other_features_are_refused(original, model_dir):
 
 
 @pytest.mark.filterwarnings("ignore:.*training texts")
-def test_the_default_score_is_knn_if_the_training_texts_are_known(original, tmp_path):
+def test_the_default_score_is_combined_if_the_training_texts_are_known(original, tmp_path):
     rows, run, trial = Predictions.read(original / "held_out.parquet"), RunDir(tmp_path / "run"), Trial("hidden", 1)
     folder = save_classifier(run.model(trial))
     rows = rows.replace(meta={})
     assert fit_abstention(rows, model=folder).ood.score == "energy"
-    assert fit_abstention(rows, model=folder, training=original / "train.csv").ood.score == "knn"
+    assert fit_abstention(rows, model=folder, training=original / "train.csv").ood.score == "combined"
     with pytest.raises(EbmcalError, match="--training FILE"):
         fit_abstention(rows, model=folder, ood_score="knn")
     model = ebmcal.load(folder)
@@ -109,7 +109,7 @@ def test_too_few_rows_are_reported_before_distances_are_measured(original, model
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ood_score": "energy", "training": TRAINING}, "goes with the OOD scores knn and mahalanobis"),
+        ({"ood_score": "energy", "training": TRAINING}, "goes with the OOD scores combined, knn"),
         ({"ood_score": "knn", "training": "absent.csv"}, "absent.csv"),
         ({"ood_score": "knn", "training": HELD_OUT}, "60 of the 60 held-out texts are training texts"),
         ({"ood_score": "mahalanobis", "training": TRAINING}, "label"),

@@ -134,7 +134,7 @@ def abstain(
     data: DataFile = None,
     max_error: Annotated[float | None, typer.Option(help="Maximum share of wrong answers.")] = None,
     confidence: Annotated[float, typer.Option(help="Probability that the error guarantee holds.")] = 0.9,
-    score: Annotated[str, typer.Option(help="Score of the threshold: confidence, energy or both.")] = "confidence",
+    score: Annotated[str, typer.Option(help="Score of the threshold: confidence or energy.")] = "confidence",
     coverage: Annotated[
         float | None, typer.Option(help="Probability that a label set contains the true label.")
     ] = None,
@@ -146,12 +146,13 @@ def abstain(
     ood_score: Annotated[
         str | None,
         typer.Option(
-            help="knn, mahalanobis, energy or max_prob. [default: knn if training texts are known, else energy]"
+            help="combined (knn and energy), knn, mahalanobis, energy or max_prob. [default: combined if training "
+            "texts are known, else energy]"
         ),
     ] = None,
     answer_ood: Annotated[bool, typer.Option("--answer-ood", help="Answer OOD texts as well.")] = False,
     training: Annotated[
-        Path | None, typer.Option(help="Training texts for knn and mahalanobis. [default: those of the model's run]")
+        Path | None, typer.Option(help="Training texts for distances. [default: those of the model's run]")
     ] = None,
     normalize: Normalize = False,
     label_column: LabelColumn = "label",

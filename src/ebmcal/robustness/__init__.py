@@ -186,7 +186,7 @@ def _ood_rule(model: "Model") -> Callable[[Predictions], np.ndarray] | None:
     rule = model.abstention_rule
     if rule is not None and rule.ood is not None:
         ood = rule.ood
-        return lambda predictions: p_values(ood.scores(predictions), ood.stored) <= FALSE_ALARM_RATE
+        return lambda predictions: p_values(ood.scores(predictions), ood.ranking)[0] <= FALSE_ALARM_RATE
     path = predictions_of_model(model.folder, "calibration")
     return energy_threshold(Predictions.read(path)) if path else None
 

@@ -23,21 +23,20 @@ from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import predictions_of_model, weights_fingerprint
 from ebmcal.selective.ood import (
-    DISTANCES,
     OOD_SCORES,
     OodTest,
     TrainingFeatures,
-    cut_off,
+    distance_of,
     energies_of,
     load_model,
     measure_distances,
     model_folder,
     ood_scores_of,
-    stored_scores,
+    rank_texts,
     texts_of,
 )  # fmt: skip
-from ebmcal.selective.risk_control import first_rows, fit_threshold, least_rows, refusal, split_rows
-from ebmcal.selective.rule import SCORES, AbstentionRule, Guarantee, LabelSets, Score, fit_score
+from ebmcal.selective.risk_control import first_rows, fit_threshold, least_rows, refusal
+from ebmcal.selective.rule import SCORES, AbstentionRule, Guarantee, LabelSets
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
@@ -67,13 +66,13 @@ def fit_abstention(
     """An abstention rule from labelled predictions for rows that the model was not trained on.
 
     - `max_error`: answer only if at most this share of the answers is wrong, with probability `confidence` over the
-      drawing of the rows; by `score`: confidence, energy or both.
+      drawing of the rows; by `score`: confidence or energy.
     - `coverage`: label sets that contain the true label with this probability; `sets="class-conditional"`: in each
       class.
     - `ood`: the share of in-distribution texts that may be flagged as OOD, 0 for no OOD test; by default 0.05 if there
-      are enough rows. `ood_score`: knn or mahalanobis (distances to `training` texts, which need a model), energy or
-      max_prob; by default knn if training texts are known, else energy. The rule abstains on OOD texts, unless
-      `answer_ood`.
+      are enough rows. `ood_score`: knn or mahalanobis (distances to `training` texts, which need a model), energy,
+      max_prob, or combined (knn and energy), which is the default if training texts are known, else energy. The rule
+      abstains on OOD texts, unless `answer_ood`.
     - `model`: a `Model`, a model directory or a run (its recommended model) that made these uncalibrated predictions;
       its calibrator is applied first and the rule is bound to both. `training`: its training texts (a file, table or
       `Predictions`; by default those of the run that the model belongs to). Without a model, the rule is for
@@ -125,8 +124,8 @@ def fit_abstention(
         if test is not None and not answer_ood:
             allowed = test.below_cut_off(ood_scores_of(test.score, rows), seed)
             rows, groups = rows.rows(allowed), groups[allowed]
-        fitted, guarantee = _fit_guarantee(rows, groups, score, max_error, confidence, seed)
-        rule = replace(rule, score=fitted, guarantee=guarantee)
+        guarantee = _fit_guarantee(rows, groups, score, max_error, confidence, seed)
+        rule = replace(rule, score=score, guarantee=guarantee)
     if rule.guarantee is None and rule.sets is None and rule.ood is None:
         raise EbmcalError("No guarantee requested: pass max_error (--max-error), coverage or ood.")
     return rule
@@ -152,7 +151,7 @@ def _check_out_of_fold(max_error: float | None, coverage: float | None, ood_scor
             "trained on, or train with --calibration holdout and pass the calibration split. Only the OOD test (--ood) "
             "can use out-of-fold rows, approximately."
         )
-    if ood_score in DISTANCES:
+    if ood_score and distance_of(ood_score):
         raise EbmcalError(
             f"Out-of-fold rows are training rows, with a distance of 0 to themselves, so {ood_score} cannot use them. "
             "Use --ood-score energy or max_prob, or pass held-out rows."
@@ -171,16 +170,15 @@ def _check_enough(n_rows: int, max_error: float, confidence: float) -> None:
 
 
 def _fit_guarantee(
-    rows: Predictions, groups: np.ndarray, name: str, max_error: float, confidence: float, seed: int
-) -> tuple[Score, Guarantee]:
+    rows: Predictions, groups: np.ndarray, score: str, max_error: float, confidence: float, seed: int
+) -> Guarantee:
     first = first_rows(groups)
     _check_enough(len(first), max_error, confidence)
-    score = fit_score(name, rows.rows(first[split_rows(len(first), seed)[0]]))
-    scores, wrong = score(rows), rows.predicted != rows.labels
+    scores, wrong = SCORES[score](rows), rows.predicted != rows.labels
     guarantee = fit_threshold(scores, wrong, groups, max_error, confidence, seed)
     if guarantee is None:
         raise refusal(scores[first], wrong[first], max_error, confidence)
-    return score, guarantee
+    return guarantee
 
 
 def _fit_limits(rows: Predictions, groups: np.ndarray, sets: str, coverage: float) -> tuple[float, ...]:
@@ -195,13 +193,16 @@ def _fit_ood(
     seed: int,
 ) -> OodTest | None:  # fmt: skip
     """The OOD test from all rows and from distinct rows, whichever flags less; by default None if it is impossible."""
-    chosen = name or ("energy" if features is None else "knn")
+    chosen = name or ("energy" if features is None else "combined")
     rate = OOD_RATE if ood is None else ood
     try:
         scores = ood_scores_of(chosen, rows)
-        stored = [stored_scores(part, rate, seed) for part in (scores[first_rows(groups)], scores)]
-        widest = max(stored, key=lambda values: cut_off(values, rate)[0])
-        return OodTest(rate, chosen, widest, features, is_approximate=rows.meta.get("split") == "out_of_fold")
+        is_approximate = rows.meta.get("split") == "out_of_fold"
+        tests = [
+            OodTest(rate, chosen, rank_texts(part, rate, seed), features, is_approximate)
+            for part in (scores[:, first_rows(groups)], scores)
+        ]
+        return min(tests, key=lambda test: np.count_nonzero(test.is_flagged(scores)))
     except EbmcalError:
         if ood is not None or name is not None:
             raise
@@ -246,14 +247,15 @@ def _with_distances(
     model: "Model | PathLike", rows: Predictions, ood_score: str | None, training: Any
 ) -> tuple[Predictions, TrainingFeatures | None]:
     """Rows with distances to training texts, if these are wanted; by default, if they cannot be measured, a warning."""
-    if ood_score is not None and ood_score not in DISTANCES:
+    distance = distance_of(ood_score or "combined")
+    if distance is None:
         if training is not None:
-            raise EbmcalError("training (--training) goes with the OOD scores knn and mahalanobis (--ood-score).")
+            raise EbmcalError("training (--training) goes with the OOD scores combined, knn and mahalanobis.")
         return rows, None
     if ood_score is None and training is None and predictions_of_model(model_folder(model), "train") is None:
         return rows, None
     try:
-        return measure_distances(model, rows, ood_score or "knn", training)
+        return measure_distances(model, rows, distance, training)
     except EbmcalError as error:
         if ood_score is not None or training is not None:
             raise

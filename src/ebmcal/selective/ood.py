@@ -3,8 +3,14 @@
 Scores are the energy, 1 − the largest probability, or a distance to training texts in the model's own features (mean
 hidden states of its middle layer, from the same forward pass). `mahalanobis` is the squared distance to the nearest
 class mean under a shared covariance (Lee et al. 2018), `knn` the distance to the tenth-nearest training text on the
-unit sphere (Sun et al. 2022). The features of some training texts are stored with the rule, in half precision. An
-in-distribution text is flagged with probability at most `ood`, the false-positive rate, whatever the score.
+unit sphere (Sun et al. 2022). The features of some training texts are stored with the rule, in half precision.
+`combined` flags texts by two scores: distances detect texts about something else, the energy detects texts like the
+training data that fit no class.
+
+An in-distribution text is flagged with probability at most `ood`, the false-positive rate, whatever the scores. With
+several scores the calibration texts are ranked by removing, in turns, the one with the highest value of each score. The
+regions cut off this way are statistically equivalent blocks (Tukey 1947): a new text from the same distribution falls
+into each of the n + 1 blocks with the same probability, as it takes each of the n + 1 ranks of a single score.
 """
 
 import functools
@@ -36,14 +42,33 @@ MAX_TEXTS = 2000
 MAX_SCORES = 5000
 
 Distance = Callable[[np.ndarray], np.ndarray]  # features [n, H] → distances [n]
+Ranking = tuple[np.ndarray, ...]  # for each score, its values of the calibration texts removed by it, ascending
 
 #: OOD scores and how they are called in a sentence.
 OOD_SCORES = {
+    "combined": "the distance to the nearest training texts or the energy",
     "knn": "the distance to the nearest training texts",
     "mahalanobis": "the Mahalanobis distance to the training texts",
     "energy": "the energy",
     "max_prob": "1 − the largest probability",
 }
+
+#: The scores that `combined` is made of, in the order in which they take turns.
+COMBINED = ("knn", "energy")
+
+
+def parts_of(name: str) -> tuple[str, ...]:
+    """The scores that an OOD score is made of.
+
+    >>> parts_of("combined"), parts_of("energy")
+    (('knn', 'energy'), ('energy',))
+    """
+    return COMBINED if name == "combined" else (name,)
+
+
+def distance_of(name: str) -> str | None:
+    """The distance that an OOD score needs, if any."""
+    return next((part for part in parts_of(name) if part in DISTANCES), None)
 
 
 def fit_mahalanobis(features: np.ndarray, labels: np.ndarray) -> Distance:
@@ -105,37 +130,56 @@ def fit_distance(name: str, features: np.ndarray, labels: np.ndarray) -> Distanc
     return DISTANCES[name](features, labels)
 
 
-def stored_scores(scores: np.ndarray, ood: float, seed: int = 0) -> np.ndarray:
-    """The calibration scores that p-values are computed from, ascending; an error if they are too few for this rate."""
+def rank_texts(scores: np.ndarray, ood: float, seed: int = 0) -> Ranking:
+    """Rank calibration texts by their scores [k, n]; an error if they are too few for this rate.
+
+    >>> [values.tolist() for values in rank_texts(np.array([[1.0, 2, 3, 4], [9, 5, 8, 7]]), ood=0.25)]
+    [[3.0, 4.0], [5.0, 9.0]]
+    """
     needed = math.ceil(1.0 / ood - 1e-9) - 1
-    if len(scores) < needed:
+    if scores.shape[1] < needed:
         raise EbmcalError(
-            f"{len(scores):,} rows are too few to flag OOD texts at a false-positive rate of {ood:g}: at least "
+            f"{scores.shape[1]:,} rows are too few to flag OOD texts at a false-positive rate of {ood:g}: at least "
             f"{needed:,} are needed. Pass more rows or a larger rate (--ood)."
         )
-    if len(scores) > MAX_SCORES:
-        scores = np.random.default_rng(seed).choice(scores, MAX_SCORES, replace=False)
-    return np.sort(scores.astype(np.float64))
+    if scores.shape[1] > MAX_SCORES:
+        scores = np.random.default_rng(seed).choice(scores, MAX_SCORES, replace=False, axis=1)
+    orders = [iter(np.argsort(-row, kind="stable")) for row in scores]
+    found: list[list[float]] = [[] for _ in scores]
+    removed: set[int] = set()
+    for turn in range(scores.shape[1]):
+        which = turn % len(orders)
+        row = next(row for row in orders[which] if row not in removed)
+        removed.add(row)
+        found[which].append(scores[which, row])
+    return tuple(np.array(values[::-1], dtype=np.float64) for values in found)
 
 
-def p_values(scores: np.ndarray, stored: np.ndarray) -> np.ndarray:
-    """p [n]: the share of calibration texts, and of the text itself, with a score at least as high.
+def p_values(scores: np.ndarray, ranking: Ranking) -> tuple[np.ndarray, np.ndarray]:
+    """For scores [k, n]: p [n], small = OOD, and which score [n] makes it small.
 
-    >>> p_values(np.array([0.5, 9.0]), np.array([0.0, 1.0, 2.0]))
+    With one score, p is the share of calibration texts, and of the text itself, with a score at least as high.
+
+    >>> p_values(np.array([[0.5, 9.0]]), (np.array([0.0, 1.0, 2.0]),))[0]
     array([0.75, 0.25])
     """
-    as_high = len(stored) - np.searchsorted(stored, scores, side="left")
-    return (as_high + 1.0) / (len(stored) + 1.0)
+    n_scores, n_texts = len(ranking), sum(map(len, ranking))
+    as_high = [len(of) - np.searchsorted(of, row, side="left") for row, of in zip(scores, ranking, strict=True)]
+    blocks = np.stack([n_scores * count + which for which, count in enumerate(as_high)])  # [k, n]; 0 is outermost
+    return (np.minimum(blocks.min(axis=0), n_texts) + 1.0) / (n_texts + 1.0), blocks.argmin(axis=0)
 
 
-def cut_off(stored: np.ndarray, ood: float) -> tuple[float, int]:
-    """The stored score above which p ≤ `ood`, and its rank from the top: a text is OOD if its score is higher.
+def cut_offs(ranking: Ranking, ood: float) -> list[tuple[float, int]]:
+    """For each score, the value above which p ≤ `ood`, and how many calibration texts were removed down to it.
 
-    >>> cut_off(np.arange(99.0), 0.05)
-    (94.0, 5)
+    >>> cut_offs((np.arange(99.0),), 0.05)
+    [(94.0, 5)]
     """
-    rank = math.floor((len(stored) + 1) * ood + 1e-9)
-    return float(stored[-rank]), rank
+    n_blocks = math.floor((sum(map(len, ranking)) + 1) * ood + 1e-9)
+    counts = [len(range(which, n_blocks, len(ranking))) for which in range(len(ranking))]
+    return [
+        (float(values[-count]) if count else math.inf, count) for values, count in zip(ranking, counts, strict=True)
+    ]
 
 
 def energies_of(predictions: Predictions) -> np.ndarray:
@@ -144,7 +188,11 @@ def energies_of(predictions: Predictions) -> np.ndarray:
 
 
 def ood_scores_of(name: str, predictions: Predictions) -> np.ndarray:
-    """OOD scores [n], high = unlike the training data."""
+    """OOD scores [k, n], high = unlike the training data; k is 1 unless the score is `combined`."""
+    return np.stack([_single_score(part, predictions) for part in parts_of(name)])
+
+
+def _single_score(name: str, predictions: Predictions) -> np.ndarray:
     if name == "energy":
         return energies_of(predictions)
     if name == "max_prob":
@@ -181,24 +229,24 @@ class OodTest:
 
     rate: float  # false-positive rate
     score: str  # a name in OOD_SCORES
-    stored: np.ndarray  # scores of calibration texts, ascending
+    ranking: Ranking  # of the calibration texts
     training: TrainingFeatures | None = None  # for a distance, if the model is known
     is_approximate: bool = False  # the scores are out-of-fold: the rate is not guaranteed
 
     def scores(self, predictions: Predictions) -> np.ndarray:
-        """OOD scores [n]; an error for distances that were measured from other features."""
+        """OOD scores [k, n]; an error for distances that were measured from other features."""
         scores, measured = ood_scores_of(self.score, predictions), predictions.meta.get("distances")
         if self.training is not None and predictions.meta and measured != self.training.fingerprint:
             raise EbmcalError(
-                f"The distances of these predictions (distance_{self.score}) were not measured by this rule but from "
-                "other features. Predict the texts again with the model that has the rule."
+                "The distances of these predictions were not measured by this rule but from other features. Predict "
+                "the texts again with the model that has the rule."
             )
         return scores
 
     @functools.cached_property
     def _distance(self) -> Distance:
         assert self.training is not None
-        return fit_distance(self.score, self.training.features, self.training.labels)
+        return fit_distance(str(distance_of(self.score)), self.training.features, self.training.labels)
 
     def add_distances(self, predictions: Predictions, features: np.ndarray) -> Predictions:
         """Predictions with their distances, measured from features [n, H]."""
@@ -211,18 +259,27 @@ class OodTest:
                 "another model. Fit it again: ebmcal abstain."
             )
         meta = predictions.meta | {"distances": self.training.fingerprint}
-        return predictions.replace(distances={self.score: self._distance(features)}, meta=meta)
+        return predictions.replace(distances={str(distance_of(self.score)): self._distance(features)}, meta=meta)
+
+    @property
+    def n_texts(self) -> int:
+        """The number of calibration texts behind the p-values."""
+        return sum(map(len, self.ranking))
+
+    def is_flagged(self, scores: np.ndarray) -> np.ndarray:
+        """Which texts are OOD [n], by their scores [k, n]."""
+        return p_values(scores, self.ranking)[0] <= self.rate
 
     def below_cut_off(self, scores: np.ndarray, seed: int = 0) -> np.ndarray:
-        """Which calibration rows [n] may test the threshold of texts that are not OOD.
+        """Which calibration rows [n], by their scores [k, n], may test the threshold of texts that are not OOD.
 
-        Given the cut-off, which is a score of the calibration rows, the rows below it are independent draws from the
-        in-distribution texts that are not flagged. Rows above it, and those that define it, are not.
+        Given the cut-offs, which are scores of the calibration rows, the rows below them are independent draws from
+        the in-distribution texts that are not flagged. Rows above them, and those that define them, are not.
         """
-        cut, rank = cut_off(self.stored, self.rate)
-        allowed = scores <= cut
-        ties = np.random.default_rng(seed).permutation(np.flatnonzero(scores == cut))
-        allowed[ties[: rank - int(np.count_nonzero(self.stored > cut))]] = False
+        allowed = ~self.is_flagged(scores)
+        for row, values, (cut, count) in zip(scores, self.ranking, cut_offs(self.ranking, self.rate), strict=True):
+            ties = np.random.default_rng(seed).permutation(np.flatnonzero(allowed & (row == cut)))
+            allowed[ties[: count - int(np.count_nonzero(values > cut))]] = False
         return allowed
 
 

@@ -20,67 +20,19 @@ from ebmcal.calibration.persistence import calibrator_fingerprint, check_model_d
 from ebmcal.errors import EbmcalError
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import CARD_FILE, read_card, update_card, weights_fingerprint
-from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values
+from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values, parts_of
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_json
 
 ARRAYS_FILE = "abstention.npz"
 
-#: How a score is called in a sentence.
-SCORE_NAMES = {
-    "confidence": "confidence",
-    "energy": "the negative energy",
-    "both": "the score of confidence and energy",
-}
-
-
-def _confidence_and_energy(predictions: Predictions) -> np.ndarray:
-    p = predictions.confidence
-    odds = np.log(np.maximum(p, 1e-12)) - np.log(np.maximum(1.0 - p, 1e-12))
-    return np.stack([odds, -energies_of(predictions)], axis=1)
-
-
-#: What a score is computed from: columns [n, 1], or [n, 2] if their weights are learned.
+#: Scores of the threshold [n], higher = more trustworthy.
 SCORES: dict[str, Callable[[Predictions], np.ndarray]] = {
-    "confidence": lambda predictions: predictions.confidence[:, None],
-    "energy": lambda predictions: -energies_of(predictions)[:, None],
-    "both": _confidence_and_energy,
+    "confidence": lambda predictions: predictions.confidence,
+    "energy": lambda predictions: -energies_of(predictions),
 }
 
-
-@dataclass(frozen=True)
-class Score:
-    """A score by name, higher = more trustworthy; `weights` and `centre` are what `both` has learned."""
-
-    name: str
-    weights: tuple[float, ...] = ()
-    centre: tuple[float, ...] = ()
-
-    def __call__(self, predictions: Predictions) -> np.ndarray:
-        """Scores [n]."""
-        columns = SCORES[self.name](predictions)
-        return (columns - self.centre) @ np.array(self.weights) if self.weights else columns[:, 0]
-
-
-def fit_score(name: str, predictions: Predictions) -> Score:
-    """A score; `both` learns its weights from labelled rows, by logistic regression of "the prediction is correct".
-
-    >>> rows = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
-    >>> fit_score("confidence", rows)(rows)
-    array([0.9, 0.6])
-    """
-    columns = SCORES[name](predictions)
-    if columns.shape[1] == 1:
-        return Score(name)
-    from sklearn.linear_model import LogisticRegression
-
-    centre, spread = columns.mean(axis=0), columns.std(axis=0)
-    spread = np.where(spread > 0, spread, 1.0)
-    correct, weights = predictions.predicted == predictions.labels, np.ones(columns.shape[1])
-    if correct.any() and not correct.all():
-        fitted = LogisticRegression().fit((columns - centre) / spread, correct).coef_[0]
-        # Higher confidence and lower energy never reduce the score, whatever a few rows suggest.
-        weights = np.maximum(fitted, 0.0) if (fitted > 0).any() else weights
-    return Score(name, tuple((weights / spread).tolist()), tuple(centre.tolist()))
+#: How a score is called in a sentence.
+SCORE_NAMES = {"confidence": "confidence", "energy": "the negative energy"}
 
 
 @dataclass(frozen=True)
@@ -126,6 +78,7 @@ class Decisions:
     p_values: np.ndarray | None  # [n]; small = OOD
     is_ood: np.ndarray | None  # [n] bool
     ood_score: np.ndarray | None  # [n], high = unlike the training data
+    ood_score_name: list[str] | None  # [n]; for a combined score, the part that the p-value comes from
     label_sets: list[tuple[str, ...]] | None  # [n] label names, the most probable first
 
     def columns(self) -> dict[str, list[Any]]:
@@ -152,7 +105,7 @@ class AbstentionRule:
 
     label_names: tuple[str, ...]
     n_rows: int
-    score: Score | None = None
+    score: str | None = None
     guarantee: Guarantee | None = None
     sets: LabelSets | None = None
     ood: OodTest | None = None
@@ -166,21 +119,24 @@ class AbstentionRule:
         """Answer or abstain, label set, OOD or not, for each row of the same model's predictions."""
         self._check_same(predictions)
         answered, reason = np.ones(predictions.n_rows, dtype=bool), [""] * predictions.n_rows
-        scores = None if self.score is None else self.score(predictions)
+        scores = None if self.score is None else SCORES[self.score](predictions)
         if self.score is not None and scores is not None and self.guarantee and self.guarantee.threshold is not None:
             answered = scores >= self.guarantee.threshold
             for i in np.flatnonzero(~answered):
-                name = SCORE_NAMES[self.score.name]
+                name = SCORE_NAMES[self.score]
                 reason[i] = f"{name} is {scores[i]:.4g}, below {self.guarantee.threshold:.4g}"
-        ood_scores = p = is_ood = None
+        ood_scores = names = p = is_ood = None
         if self.ood is not None:
-            ood_scores = self.ood.scores(predictions)
-            p = p_values(ood_scores, self.ood.stored)
+            found = self.ood.scores(predictions)
+            p, which = p_values(found, self.ood.ranking)
+            ood_scores = found[which, np.arange(predictions.n_rows)]
+            names = [parts_of(self.ood.score)[part] for part in which]
             is_ood = p <= self.ood.rate
             for i in np.flatnonzero(is_ood) if not self.answer_ood else ():
-                reason[i] = f"out-of-distribution (p = {p[i]:.2g})" + (f"; {reason[i]}" if reason[i] else "")
+                why = f"out-of-distribution by {OOD_SCORES[names[i]]} (p = {p[i]:.2g})"
+                reason[i] = why + (f"; {reason[i]}" if reason[i] else "")
                 answered[i] = False
-        return Decisions(answered, reason, scores, p, is_ood, ood_scores, self._label_sets(predictions.probs))
+        return Decisions(answered, reason, scores, p, is_ood, ood_scores, names, self._label_sets(predictions.probs))
 
     @property
     def needs_features(self) -> bool:
@@ -210,7 +166,7 @@ class AbstentionRule:
         lines = []
         if self.guarantee and self.score:
             g = self.guarantee
-            name = SCORE_NAMES[self.score.name]
+            name = SCORE_NAMES[self.score]
             where = "always" if g.threshold is None else f"if {name} is at least {g.threshold:.4g}"
             tested = "held-out rows" if self.ood is None or self.answer_ood else "held-out rows that are not OOD"
             lines.append(
@@ -228,7 +184,7 @@ class AbstentionRule:
                 most, why = "about", " (not guaranteed: these are out-of-fold predictions, of the models of the folds)"
             lines.append(
                 f"OOD texts: {OOD_SCORES[self.ood.score]} is so high that {most} {self.ood.rate:.1%} of texts like "
-                f"the {len(self.ood.stored):,} calibration texts reach it{why}. {action}"
+                f"the {self.ood.n_texts:,} calibration texts reach it{why}. {action}"
             )
         return [*lines, *self.notes]
 
@@ -253,7 +209,10 @@ class AbstentionRule:
 
     def arrays(self) -> bytes:
         """The arrays of the rule (calibration scores, features and labels of training texts) as an NPZ file."""
-        parts: dict[str, Any] = {} if self.ood is None else {"ood_scores": self.ood.stored}
+        parts: dict[str, Any] = {}
+        if self.ood is not None:
+            names = parts_of(self.ood.score)
+            parts = {f"ood_{name}": values for name, values in zip(names, self.ood.ranking, strict=True)}
         if self.ood is not None and self.ood.training is not None:
             parts |= {"features": self.ood.training.features, "labels": self.ood.training.labels}
         buffer = io.BytesIO()
@@ -297,16 +256,16 @@ class AbstentionRule:
 
 def _rule_from(value: Mapping[str, Any], npz: bytes) -> AbstentionRule:
     parts: dict[str, Any] = {name: tuple(value[name]) for name in ("label_names", "notes")}
-    kinds: dict[str, Any] = {"score": Score, "guarantee": Guarantee, "sets": LabelSets}
+    kinds: dict[str, Any] = {"guarantee": Guarantee, "sets": LabelSets}
     for name, kind in kinds.items():
         if value[name] is not None:
             parts[name] = kind(**{k: tuple(v) if isinstance(v, list) else v for k, v in value[name].items()})
     if value["ood"] is not None:
         with np.load(io.BytesIO(npz), allow_pickle=False) as arrays:
             features = [arrays[name] for name in ("features", "labels") if name in arrays]
-            parts["ood"] = OodTest(
-                **value["ood"], stored=arrays["ood_scores"], training=TrainingFeatures(*features) if features else None
-            )
+            ranking = tuple(arrays[f"ood_{name}"] for name in parts_of(value["ood"]["score"]))
+            training = TrainingFeatures(*features) if features else None
+            parts["ood"] = OodTest(**value["ood"], ranking=ranking, training=training)
     return AbstentionRule(**{**value, **parts})
 
 

@@ -35,7 +35,7 @@ from ebmcal.storage import check_writable
 log = logging.getLogger("ebmcal.serving")
 
 #: Fields of an answer that come from the abstention rule.
-RULE_FIELDS = ("decision", "reason", "score", "is_ood", "ood_score", "ood_p_value", "label_set")
+RULE_FIELDS = ("decision", "reason", "score", "is_ood", "ood_score", "ood_score_name", "ood_p_value", "label_set")
 
 #: Fields of an answer that are logged, if they are not null, besides label and probabilities.
 LOGGED_FIELDS = ("energy", "decision", "is_ood", "ood_p_value")
@@ -129,6 +129,7 @@ class Engine:
             found = self.rule.apply(predictions)
             arrays = {"score": found.score, "ood_score": found.ood_score}
             columns |= {name: values.tolist() for name, values in arrays.items() if values is not None}
+            columns["ood_score_name"] = found.ood_score_name or columns["ood_score_name"]
             columns |= {name: values for name, values in found.columns().items() if name in RULE_FIELDS}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 

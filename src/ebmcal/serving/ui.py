@@ -152,7 +152,7 @@ async def _explain(service: Service, name: str, text: Text) -> dict[str, Any]:
         "calibrator": info["calibrator"] or ("temperature, in the weights" if info["folded_temperature"] else None),
         "abstention": info["abstention"],
         "explanation": explain_decision(engine.rule, answer),
-        "ood_score_name": OOD_SCORES[engine.rule.ood.score] if engine.rule and engine.rule.ood else None,
+        "ood_score_name": OOD_SCORES.get(answer["ood_score_name"]),
     }
 
 
@@ -164,7 +164,7 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
         return str(answer["reason"])
     reasons = []
     if rule.score is not None and rule.guarantee is not None and rule.guarantee.threshold is not None:
-        name, threshold = SCORE_NAMES[rule.score.name], rule.guarantee.threshold
+        name, threshold = SCORE_NAMES[rule.score], rule.guarantee.threshold
         reasons.append(f"{name} is {answer['score']:.4g}, at least {threshold:.4g}")
     if rule.ood is not None and not rule.answer_ood:
         reasons.append(f"not out-of-distribution (p = {answer['ood_p_value']:.2g}, above {rule.ood.rate:g})")
