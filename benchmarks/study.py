@@ -26,6 +26,7 @@ from ebmcal.evaluation import evaluate
 from ebmcal.metrics import ece_classwise, ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
+from ebmcal.storage import atomic_write
 
 #: The committed tables.
 TABLES = ("results", "detection", "calibration", "temperatures")
@@ -42,14 +43,14 @@ def main() -> None:
     parser.add_argument("study", type=Path, help="YAML file with tasks and stages.")
     parser.add_argument("--data", type=Path, help="Directory with glue/, intents/ and shift/.")
     parser.add_argument("--runs", type=Path, help="Default: runs/NAME.")
-    parser.add_argument("--stages", type=int, help="Only so many stages, from the first.")
+    parser.add_argument("--tasks", nargs="*", help="Only these tasks; another process may run others.")
     parser.add_argument("--gather", action="store_true", help="Run nothing, only collect what is finished.")
     options = parser.parse_args()
     options.runs = options.runs or Path("runs") / options.study.parent.name
     spec = yaml.safe_load(options.study.read_text())
-    for stage in [] if options.gather else spec["stages"][: options.stages]:
+    for stage in [] if options.gather else spec["stages"]:
         for method in stage["methods"]:
-            for task in stage["tasks"]:
+            for task in [t for t in stage["tasks"] if not options.tasks or t in options.tasks]:
                 if run_trial(spec, stage, task, method, options):
                     gather(options)
     gather(options)
@@ -183,7 +184,8 @@ def update_table(path: Path, found: pd.DataFrame) -> None:
     known = known[~known.set_index(key).index.isin(found.set_index(key).index)]
     parts = [part for part in (known, found) if len(part)]
     table = pd.concat(parts, ignore_index=True).sort_values("task", kind="stable")
-    table.to_csv(path, index=False, float_format="%.6g")
+    with atomic_write(path) as temporary:
+        table.to_csv(temporary, index=False, float_format="%.6g")
 
 
 def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
