@@ -132,17 +132,3 @@ def test_a_closed_pipe_is_not_an_error():
     command = f"{sys.executable} -m ebmcal tasks --json | head -1"
     result = subprocess.run(["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
-
-
-def test_the_overview_is_fast():
-    """Neither rich nor pydantic nor anything heavier is imported for it."""
-    script = """
-import sys
-from ebmcal.cli import main
-try:
-    main(["--help"])
-finally:
-    print([name for name in ("rich", "pydantic", "numpy", "pandas", "torch") if name in sys.modules], file=sys.stderr)
-"""
-    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert result.stderr.strip() == "[]"

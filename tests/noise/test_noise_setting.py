@@ -1,8 +1,5 @@
 """The `noise` setting: sources, shares, names with commas, and mistakes."""
 
-import subprocess
-import sys
-
 import pytest
 
 from ebmcal.errors import EbmcalError
@@ -73,9 +70,3 @@ def test_names_with_commas_and_numbers_in_quotes():
     assert [(part.name, part.share) for part in parts] == [("infill:lm, 2", 0.75), ("unrelated", 0.25)]
     assert parse_noise(format_noise(parts)) == parts
     assert parse_noise('infill:"a 1", splice')[0] == parse_noise('infill:"a 1" 0.5, splice')[0]
-
-
-def test_settings_need_no_torch():
-    code = "import sys, ebmcal.noise as n; n.parse_noise('splice'); n.NoiseConfig(); print('torch' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "False"

@@ -12,7 +12,6 @@ from ebmcal.predictions.arrays import (
     SUM_TOLERANCE,
     as_labels_and_probs,
     as_probs,
-    as_scores,
     softmax,
 )
 
@@ -110,15 +109,6 @@ def test_tensor_that_numpy_cannot_hold_is_explained():
     with pytest.raises(EbmcalError, match=r"x.detach\(\).float\(\)"):
         as_probs(logits=torch.zeros(2, 2, requires_grad=True))
     np.testing.assert_array_equal(as_probs(logits=torch.zeros(1, 2)), [[0.5, 0.5]])
-
-
-def test_scores_are_refused_by_place():
-    with pytest.raises(EbmcalError, match=r"energies\[1\] is nan"):
-        as_scores([0.0, np.nan], "energies")
-    with pytest.raises(EbmcalError, match="energies has 1 row,"):
-        as_scores([0.0], "energies", 2)
-    with pytest.raises(EbmcalError, match="n ≥ 1"):
-        as_scores([], "energies")
 
 
 @settings(max_examples=60, deadline=None)

@@ -81,20 +81,6 @@ def test_columns_of_unequal_length_are_named(columns, tmp_path):
         Predictions.read(tmp_path / "p.json")
 
 
-@pytest.mark.parametrize("text", ["one\rtwo", "\r", "a\r\nb", 'say "x"\r', "=1+1"])
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "npz"])
-def test_carriage_returns_in_texts_survive(text, suffix, tmp_path):
-    Predictions([0, 1], ("a", "b"), probs=[[1, 0], [0, 1]], texts=[text, "plain"]).write(tmp_path / f"p.{suffix}")
-    assert Predictions.read(tmp_path / f"p.{suffix}").texts == [text, "plain"]
-
-
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet", "npz"])
-def test_texts_of_megabytes_survive(suffix, tmp_path):
-    texts = ["plain", "long, " * 500_000, "plain"]
-    Predictions([0, 1, 0], ("a", "b"), probs=[[0.5, 0.5]] * 3, texts=texts).write(tmp_path / f"p.{suffix}")
-    assert Predictions.read(tmp_path / f"p.{suffix}").texts == texts
-
-
 def test_a_quote_that_is_not_closed_is_refused(tmp_path):
     path = tmp_path / "p.csv"
     path.write_text('label,prob_a,prob_b,text\na,.5,.5,"un closed\nb,.4,.6,x\n')
@@ -194,15 +180,6 @@ def test_votes_in_a_column_give_shares_and_a_majority(tmp_path, column):
     found = Predictions.read(votes(tmp_path / "p.jsonl", column))
     np.testing.assert_allclose(found.human, SHARES)
     assert found.labels.tolist() == [1, 0, 0]  # of a tie the first class
-
-
-@pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl", "npz"])
-def test_every_format_keeps_human_labels(tmp_path, suffix):
-    p = Predictions([1, 0, 0], ("no", "yes"), probs=[[0.5, 0.5]] * 3, human=np.array(SHARES) * 4)
-    p.write(tmp_path / f"p.{suffix}")
-    found = Predictions.read(tmp_path / f"p.{suffix}")
-    np.testing.assert_allclose(found.human, SHARES)
-    np.testing.assert_allclose(found.reorder(("yes", "no")).rows([2, 0]).human, [[0.5, 0.5], [0.75, 0.25]])
 
 
 @pytest.mark.parametrize(
