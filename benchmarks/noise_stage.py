@@ -18,11 +18,11 @@ import torch
 from datasets import Dataset
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
+from ebmcal.data.texts import Texts
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.noise.build import NoiseConfig
 from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm
 from ebmcal.noise.generation import fill_store
-from ebmcal.noise.sources import Texts
 from ebmcal.noise.store import NoiseStore
 from ebmcal.progress import Console
 from ebmcal.training.runtime import use_bf16
@@ -59,7 +59,7 @@ def measure(mode: str, dataset: Dataset, steps: int | None, precision: str, dire
         "fitting_seconds": round(trained - start, 1), "sampling_seconds": round(done - trained, 1),
         "steps": card["steps_done"], "perplexity": [card["perplexity_before"], card["perplexity"]],
         "texts_per_second": round(1 / per_text, 1), "rejected": store.rejected,
-        "copies": round(store.copy_share, 4), "load": round(os.getloadavg()[0], 1),
+        "load": round(os.getloadavg()[0], 1),
         "hours_for_100_000_texts_here": round((trained - start + 400_000 * per_text) / 3600, 2),
         f"minutes_for_100_000_texts_on_one_{GPU}_by_arithmetic": round(on_gpu / 60, 1),
     }  # fmt: skip

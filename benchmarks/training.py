@@ -93,11 +93,10 @@ def our_step(trainer: EnergyTrainer, texts: list[np.ndarray], labels: torch.Tens
     """Packing, forward and backward over data and noise."""
     tokens = [Tokens(text, np.zeros(len(text), dtype=np.uint8)) for text in texts]
     every = torch.cat([labels, torch.zeros(len(texts) - len(labels), dtype=torch.int64)])
-    source = torch.cat([torch.full((len(labels),), -1), torch.zeros(len(texts) - len(labels), dtype=torch.int64)])
+    is_noise = torch.arange(len(texts)) >= len(labels)
     parts = micro_batches(np.array([len(t) for t in texts]), token_budget(trainer.classifier.config))
     batches = [
-        MicroBatch(pack([tokens[i] for i in part]), every[part], source[part] >= 0, source[part], len(texts) > BATCH)
-        for part in parts
+        MicroBatch(pack([tokens[i] for i in part]), every[part], is_noise[part], len(texts) > BATCH) for part in parts
     ]
     trainer.training_step(trainer.wrapped, {"micro_batches": batches, "n_data": len(labels)})
     trainer.wrapped.zero_grad()

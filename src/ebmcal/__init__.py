@@ -39,7 +39,8 @@ _MODULES = {
     "runs": ("Run", "open_run", "run"),
     "selective": ("AbstentionRule", "fit_abstention"),
     "sklearn": ("EnergyTextClassifier",),
-    "training.trainer": ("EnergyConfig", "EnergyTrainer"),
+    "training.config": ("EnergyConfig",),
+    "training.trainer": ("EnergyTrainer",),
 }
 
 if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps the two equal
@@ -61,7 +62,8 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.runs import Run, open_run, run
     from ebmcal.selective import AbstentionRule, fit_abstention
     from ebmcal.sklearn import EnergyTextClassifier
-    from ebmcal.training.trainer import EnergyConfig, EnergyTrainer
+    from ebmcal.training.config import EnergyConfig
+    from ebmcal.training.trainer import EnergyTrainer
 else:  # hidden from type checkers, which would accept every misspelt name
 
     def __getattr__(name: str) -> Any:

@@ -101,8 +101,7 @@ class RunConfig(BaseModel):
     noise_condition: Literal["none", "own", "other"] = _option(
         "none", "Condition the noise LM on the text's own label, or on another one.", NOISE
     )
-    noise_start: float = _option(0.0, "Share of the training without noise.", NOISE, ge=0, lt=1)
-    noise_every: int | None = _option(None, "Then noise in every n-th step. Default: 4.", NOISE, ge=1, le=MAX_STEPS)
+    noise_every: int | None = _option(None, "Noise in every n-th step. Default: 4.", NOISE, ge=1, le=MAX_STEPS)
     noise_seed: int = _option(0, "Seed of the noise LM and its samples.", NOISE, ge=0, lt=MAX_SEED)
 
     steps: int | None = _option(None, "Optimizer steps, instead of epochs.", TRAINING, ge=1, le=MAX_STEPS)

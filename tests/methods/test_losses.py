@@ -13,7 +13,8 @@ from ebmcal.methods import METHODS, find_method, load_method
 from ebmcal.methods.focal import focal_loss
 from ebmcal.methods.joint import nce_data_term, nce_noise_term
 from ebmcal.methods.poscal import kl_divergence, label_frequencies, look_up, squared_distance
-from ebmcal.training.trainer import EnergyConfig, noise_auroc
+from ebmcal.training.classifier_trainer import noise_auroc
+from ebmcal.training.config import EnergyConfig
 
 ENERGIES = torch.linspace(-6, 6, 25, dtype=torch.float64)
 
@@ -99,6 +100,7 @@ def test_the_whole_method_is_at_most_500_lines_and_1000_with_infilling():
     """The files that docs/method.md names."""
     root = Path(ebmcal.__file__).parent
     files = ["modeling/energies.py", "methods/joint.py", "noise/sources.py", "training/collator.py"]
+    files += ["training/trainer.py"]
     n_lines = [len((root / name).read_text(encoding="utf-8").splitlines()) for name in (*files, "noise/causal_lm.py")]
     assert sum(n_lines[:-1]) <= 500
     assert sum(n_lines) <= 1000

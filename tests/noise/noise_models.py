@@ -3,8 +3,8 @@
 import torch
 from datasets import Dataset
 
+from ebmcal.data.texts import Texts
 from ebmcal.noise.causal_lm import Markers, NoiseLm, add_markers
-from ebmcal.noise.sources import Texts
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES, make_language_model, train_tokenizer
 

@@ -12,8 +12,8 @@ from ebmcal.storage import write_json
 from tiny_models import SENTENCES, save_language_model
 
 ROW = {
-    "source_id": "0", "round": 0, "sample": 0, "label": None, "masked": "the film <M> dull", "hidden": ["is"],
-    "text": "the film was dull", "text_pair": None, "is_copy": False,
+    "source_id": "0", "sample": 0, "label": None, "masked": "the film <M> dull", "hidden": ["is"],
+    "text": "the film was dull", "text_pair": None,
 }  # fmt: skip
 
 
@@ -74,7 +74,6 @@ def test_facts_and_examples_of_a_store(store, capsys):
     assert code == 0
     for line in (
         "texts: 2",
-        "identical to their source: 0.0%",
         "rejected samples: {'unfinished': 2}",
         "masked   the film <M> dull",
         "hidden   is",

@@ -11,9 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
+from ebmcal.data.texts import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import build, online_stream
-from ebmcal.noise.sources import OnlineStream, Splice, Texts, splice_texts
+from ebmcal.noise.build import allot
+from ebmcal.noise.sources import OnlineStream, Splice, splice_texts
 from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords
 from tiny_models import SENTENCES
 
@@ -65,8 +67,9 @@ def test_the_texts_of_a_seed_never_change(noise, single, pairs):
     for expected, rows in data.items():
         texts = make_texts(rows)
         is_file = noise == "file"
-        stream = OnlineStream("f", SOURCES["file"], texts, 5) if is_file else online_stream(noise, texts.dataset, 5)
-        drawn = [[text.source, text.text, text.text_pair] for text in stream.draw(range(500))]
+        stream = OnlineStream(SOURCES["file"], texts, 5) if is_file else online_stream(noise, texts.dataset, 5)
+        shares = [1.0] if is_file else stream.shares
+        drawn = [[allot(n, shares)[0], *text] for n, text in enumerate(stream.draw(range(500)))]
         assert hashlib.sha256(json.dumps(drawn).encode()).hexdigest()[:16] == expected
 
 
@@ -199,6 +202,6 @@ def test_a_source_added_to_the_table_is_accepted(monkeypatch):
     monkeypatch.setitem(build.TEXT_SOURCES, "shuffled", "unrelated:RandomWords")
     monkeypatch.setattr(build, "SOURCES", (*build.SOURCES, "shuffled"))
     drawn, expected = (online_stream(name, SINGLE.dataset, 0).draw(range(5)) for name in ("shuffled", "unrelated"))
-    assert [text.text for text in drawn] == [text.text for text in expected]
+    assert drawn == expected
     with pytest.raises(EbmcalError, match="shuffled takes no argument"):
         online_stream("shuffled:x", SINGLE.dataset, 0)

@@ -84,12 +84,6 @@ def test_the_logs_have_every_term_and_the_noise_auroc(tmp_path):
     assert "largest_energy" not in line
 
 
-def test_each_source_of_a_mixture_is_logged(tmp_path):
-    trainer = make_trainer(tmp_path, max_steps=2, noise_setting="splice 0.5, unrelated 0.5")
-    trainer.train()
-    assert {"noise_auroc_splice", "noise_auroc_unrelated"} <= set(trainer.state.log_history[0])
-
-
 @pytest.mark.parametrize("method", ["hidden", "poscal", "sngp"])
 def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method):
     whole = make_trainer(tmp_path / "whole", method, max_steps=8)
@@ -171,11 +165,11 @@ def test_a_step_never_waits_for_the_device(tmp_path, method):
     assert counter.found == []
 
 
-def test_noise_start_and_noise_every(tmp_path):
-    trainer = make_trainer(tmp_path, noise_start=0.5, noise_every=2, max_steps=8)
+def test_noise_in_every_second_step(tmp_path):
+    trainer = make_trainer(tmp_path, noise_every=2, max_steps=4)
     trainer.train()
     has_noise = ["nce_noise" in line for line in trainer.state.log_history if "loss" in line]
-    assert has_noise == [False, False, False, False, True, False, True, False]
+    assert has_noise == [True, False, True, False]
 
 
 def test_a_linear_energy_schedule_ends_near_zero():

@@ -117,7 +117,6 @@ def _show_store(store: "NoiseStore", number: int) -> None:
     facts = {
         **store.identity,
         "texts": len(store),
-        "identical to their source": f"{store.copy_share:.1%}",
         "rejected samples": store.rejected or "none",
     }
     for name, value in facts.items():

@@ -13,7 +13,7 @@ micro-batches of any size.
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -36,7 +36,6 @@ class MicroBatch:
     texts: PackedBatch
     labels: Tensor  # [n] int64; 0 for noise, where it is not used
     is_noise: Tensor  # [n] bool
-    source: Tensor  # [n] int64, which noise source; -1 for data
     step_has_noise: bool = False  # whether any text of the whole step is noise
 
     @property
@@ -55,9 +54,8 @@ class MicroBatch:
     def pin_memory(self) -> "MicroBatch":
         return self._map(lambda x: x.pin_memory())
 
-    def _map(self, function: Callable[[Any], Any]) -> "MicroBatch":
-        names = ("texts", "labels", "is_noise", "source")
-        return replace(self, **{name: function(getattr(self, name)) for name in names})
+    def _map(self, f: Callable[[Any], Any]) -> "MicroBatch":
+        return MicroBatch(f(self.texts), f(self.labels), f(self.is_noise), self.step_has_noise)
 
 
 #: name -> (one value per text [n], weight). The loss is their weighted sum over the number of data texts.
@@ -65,20 +63,12 @@ Terms = dict[str, tuple[Tensor, float]]
 
 
 def nce_data_term(energies: Tensor, noise_ratio: float) -> Tensor:
-    """First expectation of equation 7, for data texts: softplus(Ê + log K), [n] -> [n].
-
-    >>> nce_data_term(torch.zeros(1), noise_ratio=1).item()
-    0.6931471824645996
-    """
+    """First expectation of equation 7, for data texts: softplus(Ê + log K), [n] -> [n]."""
     return F.softplus(energies + math.log(noise_ratio))
 
 
 def nce_noise_term(energies: Tensor, noise_ratio: float) -> Tensor:
-    """Second expectation of equation 7, for noise texts: softplus(-Ê - log K), [n] -> [n].
-
-    >>> nce_noise_term(torch.zeros(1), noise_ratio=1).item()
-    0.6931471824645996
-    """
+    """Second expectation of equation 7, for noise texts: softplus(-Ê - log K), [n] -> [n]."""
     return F.softplus(-energies - math.log(noise_ratio))
 
 

@@ -17,16 +17,16 @@ from ebmcal.noise.build import (
 
 if TYPE_CHECKING:
     from ebmcal.noise.generation import RayEngine
-    from ebmcal.noise.sources import NoiseStream, NoiseText
+    from ebmcal.noise.sources import NoiseStream
     from ebmcal.noise.store import NoiseStore, StoredStream
 
 __all__ = [
-    "LM_MODES", "Noise", "NoiseConfig", "NoisePart", "NoiseStore", "NoiseStream", "NoiseText", "RayEngine",
+    "LM_MODES", "Noise", "NoiseConfig", "NoisePart", "NoiseStore", "NoiseStream", "RayEngine",
     "StoredStream", "build_noise", "check_noise", "format_noise", "generate_noise", "online_stream", "parse_noise",
 ]  # fmt: skip
 
 _MODULES = {
-    "RayEngine": "generation", "NoiseStream": "sources", "NoiseText": "sources", "NoiseStore": "store",
+    "RayEngine": "generation", "NoiseStream": "sources", "NoiseStore": "store",
     "StoredStream": "store",
 }  # fmt: skip
 

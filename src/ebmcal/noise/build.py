@@ -1,6 +1,6 @@
 """The `noise` setting and the noise of a run: `parse_noise`, `build_noise`, and `generate_noise` for your own texts.
 
-    splice 0.8, unrelated 0.2        infill:gpt2        splice, unrelated:"other texts.csv" 0.1
+    splice 0.8, unrelated 0.2        infill:gpt2        splice, unrelated:texts.csv 0.1
 
 The part after the colon is the language model, masked LM or file that a source needs; the number is its share of the
 noise. Everything heavy is imported when it is used, because `RunConfig` checks the setting without torch.
@@ -24,8 +24,9 @@ from ebmcal.training import recipe
 if TYPE_CHECKING:
     from datasets import Dataset
 
+    from ebmcal.data.texts import TextPair, Texts
     from ebmcal.noise.generation import Engine
-    from ebmcal.noise.sources import NoiseSource, NoiseStream, NoiseText, OnlineStream, TextPair, Texts
+    from ebmcal.noise.sources import NoiseSource, NoiseStream, OnlineStream
     from ebmcal.noise.store import StoredStream
     from ebmcal.progress import Reporter
     from ebmcal.storage import PathLike
@@ -106,8 +107,7 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
     >>> [(part.name, part.share) for part in parse_noise("splice 0.8, infill:gpt2")]
     [('splice', 0.8), ('infill:gpt2', 0.2)]
     """
-    pieces = re.split(r',(?=(?:[^"]*"[^"]*")*[^"]*$)', text)  # at commas outside quotes
-    entries = [_parse_entry(piece.strip()) for piece in pieces if piece.strip()]
+    entries = [_parse_entry(piece.strip()) for piece in text.split(",") if piece.strip()]
     if not entries:
         raise EbmcalError(f"noise names no source. Available: {', '.join(SOURCES)}.")
     given = sum(share for *_, share in entries if share)
@@ -122,13 +122,10 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
 
 
 def _parse_entry(text: str) -> tuple[str, str, float | None]:
-    match = re.fullmatch(r'([^\s:"]+)(?::("[^"]*"|[^"]*?))?(?:\s+([\d.]+))?', text)
+    match = re.fullmatch(r"([^\s:]+)(?::(.*?))?(?:\s+([\d.]+))?", text)
     if match is None or (match[3] and not 0 < float(match[3]) <= 1):
-        raise EbmcalError(
-            f"noise: expected SOURCE or SOURCE:NAME, then a share above 0 and at most 1, got {text!r}. Quote a name "
-            "that ends in a number."
-        )
-    source, argument, share = match[1], (match[2] or "").strip('"'), float(match[3]) if match[3] else None
+        raise EbmcalError(f"noise: expected SOURCE or SOURCE:NAME, then a share above 0 and at most 1, got {text!r}.")
+    source, argument, share = match[1], match[2] or "", float(match[3]) if match[3] else None
     if source not in SOURCES:
         raise unknown_name("noise source", source, SOURCES)
     if source in (*LM_MODES, "mlm") and not argument:
@@ -146,30 +143,23 @@ def format_noise(parts: tuple[NoisePart, ...]) -> str:
     ('splice 0.8, unrelated 0.2', 'splice, unrelated')
     """
     are_equal = len({part.share for part in parts}) == 1
-    names = [f'{p.source}:"{p.argument}"' if re.search(r"[,\s]", p.argument) else p.name for p in parts]
-    return ", ".join(n if are_equal else f"{n} {p.share:.9g}" for n, p in zip(names, parts, strict=True))
+    return ", ".join(part.name if are_equal else f"{part.name} {part.share:.9g}" for part in parts)
 
 
+@dataclass(frozen=True)
 class MixtureStream:
-    """Several streams of one source each, in proportion to their shares."""
+    """Several streams, in proportion to their shares."""
 
-    def __init__(self, streams: "Sequence[NoiseStream]", shares: Sequence[float]) -> None:
-        self.streams, self.shares = streams, shares
-        self.names = tuple(name for stream in streams for name in stream.names)
+    streams: "Sequence[NoiseStream]"
+    shares: Sequence[float]
 
-    def draw(self, numbers: Sequence[int]) -> "list[NoiseText]":
+    def draw(self, numbers: Sequence[int]) -> "list[TextPair]":
         chosen = [allot(number, self.shares) for number in numbers]
-        drawn: dict[int, NoiseText] = {}
+        drawn: dict[int, TextPair] = {}
         for source, stream in enumerate(self.streams):
             places = [i for i, (s, _) in enumerate(chosen) if s == source]
-            texts = stream.draw([chosen[i][1] for i in places])
-            drawn |= {i: text._replace(source=source) for i, text in zip(places, texts, strict=True)}
+            drawn |= zip(places, stream.draw([chosen[i][1] for i in places]), strict=True)
         return [drawn[i] for i in range(len(chosen))]
-
-
-def mix(streams: "Sequence[NoiseStream]", shares: Sequence[float]) -> "NoiseStream":
-    """One stream for several; a single stream is returned as it is."""
-    return streams[0] if len(streams) == 1 else MixtureStream(streams, shares)
 
 
 def allot(number: int, shares: Sequence[float]) -> tuple[int, int]:
@@ -197,15 +187,16 @@ def source_from_texts(name: str) -> "NoiseSource":
     return source
 
 
-def online_stream(noise: str, train: "Dataset", seed: int) -> "NoiseStream":
+def online_stream(noise: str, train: "Dataset", seed: int) -> MixtureStream:
     """The stream of a `noise` setting for sources that are made from the texts alone, and mixtures of them.
 
     >>> from datasets import Dataset
     >>> train = Dataset.from_dict({"text": ["one two three", "un deux trois"]})
-    >>> online_stream("splice", train, seed=0).draw([0])[0].text in ("one two three", "un deux trois")
+    >>> online_stream("splice", train, seed=0).draw([0])[0][0] in ("one two three", "un deux trois")
     False
     """
-    from ebmcal.noise.sources import OnlineStream, Texts
+    from ebmcal.data.texts import Texts
+    from ebmcal.noise.sources import OnlineStream
 
     parts, texts = parse_noise(noise), Texts(train)
     if others := [part.name for part in parts if part.source not in TEXT_SOURCES or part.argument]:
@@ -213,8 +204,8 @@ def online_stream(noise: str, train: "Dataset", seed: int) -> "NoiseStream":
             f"{', '.join(others)}: only {' and '.join(TEXT_SOURCES)} are made from the texts alone. Generate noise of "
             "a language model first: ebmcal.generate_noise(texts, lm=…, count=…)."
         )
-    streams = [OnlineStream(part.name, source_from_texts(part.source), texts, seed) for part in parts]
-    return mix(streams, [part.share for part in parts])
+    streams = [OnlineStream(source_from_texts(part.source), texts, seed) for part in parts]
+    return MixtureStream(streams, [part.share for part in parts])
 
 
 @dataclass(frozen=True)
@@ -231,16 +222,16 @@ class Noise:
     description: dict[str, Any]
     examples: list[dict[str, Any]]
 
-    def stream(self, seed: int) -> "NoiseStream":
+    def stream(self, seed: int) -> MixtureStream:
         """What a training with this seed draws from."""
-        return mix([replace(stream, seed=seed) for stream in self.streams], self.shares)
+        return MixtureStream([replace(stream, seed=seed) for stream in self.streams], self.shares)
 
     def restricted_to(self, rows: "Dataset") -> "Noise":
         """The noise that is made from some of the training rows only, for cross-fitting.
 
         A noise LM was still trained on all texts (without their labels, unless it reads them).
         """
-        from ebmcal.noise.sources import Texts
+        from ebmcal.data.texts import Texts
 
         texts = Texts(rows)
         return replace(self, streams=[stream.restricted_to(texts) for stream in self.streams])
@@ -262,7 +253,7 @@ def build_noise(
     """The noise of a run with `n_draws` draws per training; generated, or found in the cache."""
     from datasets import Dataset
 
-    from ebmcal.noise.sources import Texts
+    from ebmcal.data.texts import Texts
 
     check_noise(config, reporter.info)
     n_held_out, limit = min(MAX_HELD_OUT, max(MIN_HELD_OUT, len(test))), config.samples or MAX_SAMPLES
@@ -288,36 +279,6 @@ def build_noise(
     return Noise(streams, shares, Dataset.from_dict(columns), description, examples[:N_EXAMPLES])
 
 
-def build_sources(
-    config: NoiseConfig, train: "Texts", test: "Texts", label_names: Sequence[str], sizes: Sequence[tuple[int, int]],
-    cache_dir: Path, reporter: "Reporter", engine: "Engine | None",
-) -> "list[BuiltSource]":  # fmt: skip
-    """The sources of a config; `sizes` are the numbers of stored and of held-out texts of each."""
-    sources: list[BuiltSource] = []
-    for part, (n_texts, n_held_out) in zip(config.parts, sizes, strict=True):
-        if part.source in LM_MODES:
-            from ebmcal.noise.generation import build_stored
-
-            sources.append(
-                build_stored(part, config, train, label_names, n_texts, n_held_out, cache_dir, reporter, engine)
-            )
-            continue
-        both: tuple[NoiseSource, NoiseSource]  # for training and held-out noise
-        if part.source == "mlm":
-            from ebmcal.noise.masked_lm import MaskedLm
-
-            options = {name: getattr(config, name) for name in ("mask_ratio", "top_k", "max_length")}
-            both = (MaskedLm.from_pretrained(part.argument, config.trust_remote_code, **options),) * 2
-        elif part.argument:
-            from ebmcal.noise.unrelated import read_texts
-
-            both = read_texts(part.argument, reporter)
-        else:
-            both = (source_from_texts(part.source),) * 2
-        sources.append(build_online(part.name, *both, train, test, n_held_out, config.seed))
-    return sources
-
-
 class BuiltSource(NamedTuple):
     """A source of a run: what trainings draw, noise that none of them draws, facts and examples for the report."""
 
@@ -327,18 +288,48 @@ class BuiltSource(NamedTuple):
     examples: list[dict[str, Any]]
 
 
-def build_online(
-    name: str, source: "NoiseSource", held_out_source: "NoiseSource", train: "Texts", test: "Texts", n_held_out: int,
-    seed: int,
-) -> BuiltSource:  # fmt: skip
+def build_sources(
+    config: NoiseConfig, train: "Texts", test: "Texts", label_names: Sequence[str], sizes: Sequence[tuple[int, int]],
+    cache_dir: Path, reporter: "Reporter", engine: "Engine | None",
+) -> list[BuiltSource]:  # fmt: skip
+    """The sources of a config; `sizes` are the numbers of stored and of held-out texts of each."""
+    sources = []
+    for part, (n_texts, n_held_out) in zip(config.parts, sizes, strict=True):
+        if part.is_online:
+            sources.append(_build_online(part, config, train, test, n_held_out, reporter))
+            continue
+        from ebmcal.noise.generation import build_stored
+
+        sources.append(build_stored(part, config, train, label_names, n_texts, n_held_out, cache_dir, reporter, engine))
+    return sources
+
+
+def _build_online(
+    part: NoisePart, config: NoiseConfig, train: "Texts", test: "Texts", n_held_out: int, reporter: "Reporter"
+) -> BuiltSource:
     """A source that writes a text for every draw. Held-out noise is made from texts that no training uses."""
     from ebmcal.noise.sources import OnlineStream
 
-    rngs = [np.random.default_rng([seed, 23, i]) for i in range(n_held_out)]
+    source, held_out_source = _online_sources(part, config, reporter)
+    rngs = [np.random.default_rng([config.seed, 23, i]) for i in range(n_held_out)]
     held_out = held_out_source.write(test, rngs) if rngs else []
     drawn = source.write(train, [np.random.default_rng([0, 29, i]) for i in range(N_EXAMPLES)])
-    examples = [{"source": name, "text": text, "text_pair": pair} for text, pair in drawn]
-    return BuiltSource(OnlineStream(name, source, train, seed), held_out, {}, examples)
+    examples = [{"source": part.name, "text": text, "text_pair": pair} for text, pair in drawn]
+    return BuiltSource(OnlineStream(source, train, config.seed), held_out, {}, examples)
+
+
+def _online_sources(part: NoisePart, config: NoiseConfig, reporter: "Reporter") -> "tuple[NoiseSource, NoiseSource]":
+    """A source for training and one for held-out noise."""
+    if part.source == "mlm":
+        from ebmcal.noise.masked_lm import MaskedLm
+
+        options = {name: getattr(config, name) for name in ("mask_ratio", "top_k", "max_length")}
+        return (MaskedLm.from_pretrained(part.argument, config.trust_remote_code, **options),) * 2
+    if part.argument:
+        from ebmcal.noise.unrelated import read_texts
+
+        return read_texts(part.argument, reporter)
+    return (source_from_texts(part.source),) * 2
 
 
 def describe_noise(noise: "Sequence[TextPair]", train: "Texts", test: "Texts") -> dict[str, Any]:
@@ -401,7 +392,7 @@ def generate_noise(
 
     from ebmcal.config import load_config
     from ebmcal.data import as_dataset
-    from ebmcal.noise.sources import Texts
+    from ebmcal.data.texts import Texts
     from ebmcal.progress import make_reporter
 
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:
@@ -421,6 +412,6 @@ def generate_noise(
             raise EbmcalError(f"output {directory} is a file; expected a directory.")
         sources = build_sources(config, rows, rows, (), sizes, directory, reporter, engine)
         streams, shares = [source.stream for source in sources], [part.share for part in config.parts]
-        drawn = mix(streams, shares).draw(range(count))
-    columns = {"text": [text.text for text in drawn]}
-    return Dataset.from_dict(columns | ({"text_pair": [text.text_pair for text in drawn]} if rows.is_pair else {}))
+        drawn = MixtureStream(streams, shares).draw(range(count))
+    columns = {"text": [text for text, _ in drawn]}
+    return Dataset.from_dict(columns | ({"text_pair": [pair for _, pair in drawn]} if rows.is_pair else {}))

@@ -30,10 +30,10 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
 from transformers.activations import NewGELUActivation
 
+from ebmcal.data.texts import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.packing import ATTENTION, Tokens, micro_batches, pack, padded_inputs, token_budget, use_packing
 from ebmcal.modeling.pretrained import load_language_model, quiet
-from ebmcal.noise.sources import ShuffledOrder, TextPair, Texts
 from ebmcal.progress import Reporter
 from ebmcal.storage import atomic_write, fingerprint, locked, read_json, remove, write_json
 from ebmcal.training.runtime import checkpoint_step, checkpoints, fit, use_bf16

@@ -19,12 +19,12 @@ import torch
 
 from ebmcal.cluster import map_on_cluster, ray_cluster
 from ebmcal.data import dataset_fingerprint
+from ebmcal.data.texts import TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.pretrained import default_device
 from ebmcal.noise.build import BuiltSource, NoiseConfig, NoisePart
 from ebmcal.noise.causal_lm import CARD, LmSettings, NoiseLm, fit_noise_lm
 from ebmcal.noise.sampler import Sample, sample
-from ebmcal.noise.sources import TextPair, Texts
 from ebmcal.noise.store import MARKER, NoiseStore, Shard, StoredStream
 from ebmcal.progress import Reporter
 from ebmcal.storage import fingerprint, locked, read_json, remove_temporary_files
@@ -126,13 +126,12 @@ def build_stored(
         "n_texts": n_texts,
         "usable_share": store.usable_share,
         "rejected": store.rejected,
-        "copies_of_source": store.copy_share,
         "lm": card,
         "sampling": store.identity,
         "directory": str(store.directory),
     }
     examples = [{"source": part.name} | {k: row[k] for k in SHOWN} for row in store.examples()]
-    return BuiltSource(StoredStream(part.name, table.slice(0, n_texts), None), held_out, facts, examples)
+    return BuiltSource(StoredStream(table.slice(0, n_texts), None), held_out, facts, examples)
 
 
 def _generate(
@@ -185,8 +184,8 @@ def fill_store(
             n_done += len(shard.rows)
             _check_usable(store)
     reporter.info(
-        f"noise: {len(store):,} texts, {store.copy_share:.1%} identical to their source, {store.usable_share:.0%} of "
-        f"the samples usable (rejected: {store.rejected or 'none'})"
+        f"noise: {len(store):,} texts, {store.usable_share:.0%} of the samples usable (rejected: "
+        f"{store.rejected or 'none'})"
     )
 
 
@@ -231,7 +230,6 @@ def generate_shard(lm: NoiseLm, slots: list[Slot], settings: NoiseConfig) -> Sha
         runs = _runs(ids, mask)
         source = {
             "source_id": slot.id,
-            "round": slot.round,
             "label": lm.label_names[label] if label >= 0 else None,
             "masked": "".join(" <M>" if is_gap else lm.tokenizer.decode(run) for run, is_gap in runs).strip(),
             "hidden": [lm.decode(run) for run, is_gap in runs if is_gap],
@@ -241,8 +239,7 @@ def generate_shard(lm: NoiseLm, slots: list[Slot], settings: NoiseConfig) -> Sha
             if reason:
                 rejected[reason] += 1
                 continue
-            is_copy = one.written == ids.tolist()
-            rows.append({**source, "sample": k, "text": text, "text_pair": pair, "is_copy": is_copy})
+            rows.append({**source, "sample": k, "text": text, "text_pair": pair})
     return Shard(rows, {reason: n for reason, n in rejected.items() if n})
 
 

@@ -7,7 +7,7 @@
 
 Slot s is the s-th time that a source text is masked: round s // n of the n source texts. What is written for a slot
 depends on the slot alone, so the texts of a store are the same whatever its shards. A shard appears complete, by a
-rename; its footer holds its counts.
+rename; its footer holds the rejected samples.
 """
 
 import json
@@ -22,8 +22,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from ebmcal.data.texts import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.sources import NoiseText, ShuffledOrder, Texts
 from ebmcal.storage import atomic_write, read_json, remove, write_json
 
 MARKER = "store.json"
@@ -37,14 +37,12 @@ MARGIN = 1.05
 SCHEMA = pa.schema(
     [
         ("source_id", pa.string()),
-        ("round", pa.int32()),
         ("sample", pa.int32()),
         ("label", pa.string()),  # that the LM read; null for most LMs
         ("masked", pa.string()),
         ("hidden", pa.list_(pa.string())),
         ("text", pa.string()),
         ("text_pair", pa.string()),
-        ("is_copy", pa.bool_()),  # identical to the source text
     ]
 )
 
@@ -64,7 +62,6 @@ class ShardInfo:
     start: int
     stop: int
     n_texts: int
-    n_copies: int
     rejected: dict[str, int]
 
 
@@ -88,12 +85,12 @@ class NoiseStore:
 
     def add(self, start: int, stop: int, shard: Shard) -> None:
         """Write the texts of the slots start … stop - 1."""
-        counts = {"n_copies": sum(row["is_copy"] for row in shard.rows), "rejected": shard.rejected}
-        table = pa.Table.from_pylist(shard.rows, schema=SCHEMA).replace_schema_metadata({"counts": json.dumps(counts)})
+        table = pa.Table.from_pylist(shard.rows, schema=SCHEMA)
+        table = table.replace_schema_metadata({"rejected": json.dumps(shard.rejected)})
         path = self.directory / f"shard-{start:09d}-{stop:09d}.parquet"
         with atomic_write(path) as temporary:
             pq.write_table(table, temporary, compression="zstd", write_page_checksum=True)
-        self.shards[start] = ShardInfo(path, start, stop, len(shard.rows), counts["n_copies"], shard.rejected)
+        self.shards[start] = ShardInfo(path, start, stop, len(shard.rows), shard.rejected)
 
     def contiguous(self) -> Iterator[ShardInfo]:
         """The shards from the first slot on, up to the first gap."""
@@ -135,12 +132,6 @@ class NoiseStore:
         """The share of samples that are usable texts; 1 if there are none yet."""
         return 1 - sum(self.rejected.values()) / self.n_samples if self.n_samples else 1.0
 
-    @property
-    def copy_share(self) -> float:
-        """The share of texts that are identical to their source."""
-        n_texts = sum(info.n_texts for info in self.shards.values())
-        return sum(info.n_copies for info in self.shards.values()) / max(1, n_texts)
-
     def table(self, n_texts: int, columns: list[str] | None = None) -> pa.Table:
         """The first `n_texts` texts in slot order; a store that has grown since returns the same ones."""
         tables, n_left = [SCHEMA.empty_table().select(columns or SCHEMA.names)], n_texts
@@ -170,8 +161,8 @@ def _read_info(path: Path) -> ShardInfo | None:
     try:
         _, start, stop = path.stem.split("-")
         metadata = pq.read_metadata(path)
-        counts = json.loads(metadata.metadata[b"counts"])
-        return ShardInfo(path, int(start), int(stop), metadata.num_rows, counts["n_copies"], counts["rejected"])
+        rejected = json.loads(metadata.metadata[b"rejected"])
+        return ShardInfo(path, int(start), int(stop), metadata.num_rows, rejected)
     except OSError:
         raise
     except Exception:
@@ -183,7 +174,6 @@ def _read_info(path: Path) -> ShardInfo | None:
 class StoredStream:
     """The texts of a table with columns text and text_pair in endless rounds; shuffled unless `seed` is None."""
 
-    name: str
     table: pa.Table
     seed: int | None
 
@@ -191,18 +181,14 @@ class StoredStream:
         self.table = self.table.combine_chunks()
         self._order = None if self.seed is None else ShuffledOrder(len(self.table), self.seed + 1)
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        return (self.name,)
-
-    def draw(self, numbers: Sequence[int]) -> list[NoiseText]:
+    def draw(self, numbers: Sequence[int]) -> list[TextPair]:
         rows = [n % len(self.table) if self._order is None else self._order[n] for n in numbers]
         texts = self.table.take(pa.array(rows, pa.int64())).to_pylist()
-        return [NoiseText(row["text"], row["text_pair"]) for row in texts]
+        return [(row["text"], row["text_pair"]) for row in texts]
 
     def restricted_to(self, rows: Texts) -> "StoredStream":
         """Only texts that were written from these rows; the table needs the column source_id."""
         table = self.table.filter(pc.is_in(self.table["source_id"], pa.array(sorted(set(rows.ids)), pa.string())))
         if not len(table):
-            raise EbmcalError(f"The noise {self.name} has no text written from these rows. Generate more texts.")
+            raise EbmcalError("The noise has no text written from these rows. Generate more texts.")
         return replace(self, table=table)

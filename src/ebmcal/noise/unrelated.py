@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from ebmcal.data import as_dataset
+from ebmcal.data.texts import TextPair, Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise.sources import TextPair, Texts, split_words
+from ebmcal.noise.sources import split_words
 from ebmcal.progress import Reporter
 
 #: The most texts that the words of one noise text are drawn from, which bounds the cost of long texts.

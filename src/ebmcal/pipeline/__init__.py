@@ -18,7 +18,7 @@ from typing import Any
 
 from ebmcal.advice import Advice, recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
-from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
+from ebmcal.config import RunConfig, dump_config, fixed_settings, read_yaml
 from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task, similar_labels
 from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
@@ -179,17 +179,18 @@ def _claim(work: Workspace) -> None:
     directory, config = work.directory, work.config
     advice = "Use another --output, or delete the directory."
     if directory.config.is_file():
-        earlier = load_config(directory.config)
-        old, new = fixed_settings(earlier), fixed_settings(config)
-        changed = [f"{name} was {old[name]}, is {new[name]}" for name in new if old[name] != new[name]]
+        old = read_yaml(directory.config)
+        new = fixed_settings(config).items()
+        changed = [f"{name} was {old[name]}, is {value}" for name, value in new if old.get(name, value) != value]
         if changed:
             raise EbmcalError(
                 f"The run directory {directory.root} belongs to another config ({'; '.join(changed)}). {advice}"
             )
         # A call adds trials, calibrators and OOD texts to a run; it does not remove any.
         names = ("methods", "seeds", "posthoc")
-        lists = {name: list(dict.fromkeys([*getattr(earlier, name), *getattr(config, name)])) for name in names}
-        config = config.model_copy(update={**lists, "ood": earlier.ood | config.ood})
+        lists = {name: list(dict.fromkeys([*old[name], *getattr(config, name)])) for name in names}
+        ood = {name: Path(path) for name, path in old["ood"].items()} | config.ood
+        config = config.model_copy(update={**lists, "ood": ood})
     fingerprints = work.data.fingerprints
     is_started = directory.fingerprints.is_file() and (directory.root / "trials").is_dir()
     recorded = read_json(directory.fingerprints) if is_started else fingerprints

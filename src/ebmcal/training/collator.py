@@ -4,53 +4,39 @@ All of it is a pure function of the seed and the step. So an interrupted trainin
 processes see the same texts as one.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
+from ebmcal.data.texts import ShuffledOrder
 from ebmcal.methods.joint import MicroBatch
 from ebmcal.modeling.classifier import tokenize
-from ebmcal.modeling.packing import Tokens, micro_batches, pack
-from ebmcal.noise.sources import NoiseStream, ShuffledOrder
+from ebmcal.modeling.packing import micro_batches, pack
+from ebmcal.noise.sources import NoiseStream
 
 
 class Item(NamedTuple):
     """A training row and the numbers of its noise texts."""
 
     row: int
-    noise: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class NoiseSchedule:
-    """Which steps have noise, and how much: K texts per row, after a share of the steps, in every n-th step."""
-
-    ratio: int = 0  # 0: no noise
-    first_step: int = 0
-    every: int = 1
-
-    def numbers(self, step: int, offset: int, batch_size: int) -> tuple[int, ...]:
-        """The numbers of the noise texts of row `offset` of a step; counted over the whole training.
-
-        >>> NoiseSchedule(ratio=2).numbers(step=1, offset=0, batch_size=4)
-        (8, 9)
-        """
-        since = step - self.first_step
-        if not self.ratio or since < 0 or since % self.every:
-            return ()
-        first = (since // self.every * batch_size + offset) * self.ratio
-        return tuple(range(first, first + self.ratio))
+    noise: range
 
 
 class TrainingRows(Dataset):
-    """Places of the training (epoch × n + position) → rows in the random order of their epoch, with noise numbers."""
+    """Places of the training (epoch × n + position) → rows in the random order of their epoch, with noise numbers.
 
-    def __init__(self, n_rows: int, batch_size: int, steps_per_epoch: int, seed: int, noise: NoiseSchedule) -> None:
-        self.n_rows, self.batch_size, self.steps_per_epoch, self.noise = n_rows, batch_size, steps_per_epoch, noise
+    Every n-th step has noise: K texts per row, numbered over the whole training.
+    """
+
+    def __init__(
+        self, n_rows: int, batch_size: int, steps_per_epoch: int, seed: int, noise_ratio: int = 0, noise_every: int = 1
+    ) -> None:
+        self.n_rows, self.batch_size, self.steps_per_epoch = n_rows, batch_size, steps_per_epoch
+        self.noise_ratio, self.noise_every = noise_ratio, noise_every
         self._order = ShuffledOrder(n_rows, seed)
 
     def __len__(self) -> int:
@@ -60,20 +46,21 @@ class TrainingRows(Dataset):
         epoch, position = divmod(place, self.n_rows)
         step, offset = divmod(position, self.batch_size)
         step += epoch * self.steps_per_epoch
-        return Item(self._order[place], self.noise.numbers(step, offset, self.batch_size))
+        first = (step // self.noise_every * self.batch_size + offset) * self.noise_ratio
+        return Item(self._order[place], range(first, first + (0 if step % self.noise_every else self.noise_ratio)))
 
 
 class EpochSampler(Sampler[int]):
     """The places of the current epoch, in order; the epoch follows from the step the trainer is at."""
 
-    def __init__(self, rows: TrainingRows, trainer_state: Any) -> None:
-        self.rows, self.state = rows, trainer_state
+    def __init__(self, rows: TrainingRows, step: Callable[[], int]) -> None:
+        self.rows, self.step = rows, step
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __iter__(self) -> Iterator[int]:
-        start = self.state().global_step // self.rows.steps_per_epoch * len(self.rows)
+        start = self.step() // self.rows.steps_per_epoch * len(self.rows)
         return iter(range(start, start + len(self.rows)))
 
 
@@ -81,12 +68,12 @@ class EpochSampler(Sampler[int]):
 class EnergyCollator:
     """Training items → micro-batches of data and noise texts; (tokens, label) of evaluation → one packed batch."""
 
-    tokens: Sequence[Tokens]  # of the training rows
-    labels: np.ndarray
-    noise: NoiseStream | None
     tokenizer: Any
     max_length: int
-    budget: int  # tokens per micro-batch
+    budget: int = 0  # tokens per micro-batch
+    noise: NoiseStream | None = None
+    tokens: Any = ()  # of the training rows, a `TokenTable`
+    labels: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
     def __call__(self, items: Sequence[Any]) -> dict[str, Any]:
         if isinstance(items[0], Item):
@@ -99,18 +86,12 @@ class EnergyCollator:
         rows = [item.row for item in items]
         numbers = [number for item in items for number in item.noise]
         drawn = self.noise.draw(numbers) if self.noise is not None and numbers else []
-        noise = [text.text if text.text_pair is None else (text.text, text.text_pair) for text in drawn]
+        noise = [text if pair is None else (text, pair) for text, pair in drawn]
         texts = [*(self.tokens[row] for row in rows), *tokenize(noise, self.tokenizer, self.max_length)]
-        labels = np.concatenate([self.labels[rows], np.zeros(len(drawn), dtype=np.int64)])
-        source = np.array([-1] * len(rows) + [text.source for text in drawn], dtype=np.int64)
+        labels = torch.from_numpy(np.concatenate([self.labels[rows], np.zeros(len(noise), dtype=np.int64)]))
+        is_noise = torch.arange(len(texts)) >= len(rows)
         batches = [
-            MicroBatch(
-                pack([texts[i] for i in part]),
-                torch.from_numpy(labels[part]),
-                torch.from_numpy(source[part] >= 0),
-                torch.from_numpy(source[part]),
-                step_has_noise=bool(drawn),
-            )
+            MicroBatch(pack([texts[i] for i in part]), labels[part], is_noise[part], step_has_noise=bool(noise))
             for part in micro_batches(np.array([len(text.ids) for text in texts]), self.budget)
         ]
         return {"micro_batches": batches, "n_data": len(rows)}

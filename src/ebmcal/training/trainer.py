@@ -1,105 +1,29 @@
-"""`EnergyTrainer` trains a classifier jointly with an energy-based model; `EnergyConfig` has its arguments.
+"""`EnergyTrainer` trains a classifier jointly with an energy-based model.
 
 `ebmcal run`, the scikit-learn estimator and users' own scripts all use this class. A step runs data and noise texts
 through the encoder together, in packed micro-batches whose memory is bounded; the terms of the loss come from a
-`Method`. Callbacks, schedulers, checkpoints, gradient accumulation, bf16 and several processes are the Trainer's own.
+`Method`.
 """
 
 import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pyarrow as pa
 import torch
-import torch.nn.functional as F
-from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from torch.utils.data import Sampler
-from transformers import Trainer, TrainingArguments
 
-from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, load_method
-from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
-from ebmcal.modeling.energies import last_layer
-from ebmcal.modeling.packing import Tokens, TokenTable, token_budget
-from ebmcal.noise.build import online_stream
+from ebmcal.modeling.classifier import EnergyClassifier
+from ebmcal.modeling.packing import token_budget
 from ebmcal.noise.sources import NoiseStream
-from ebmcal.training import recipe
-from ebmcal.training.collator import EnergyCollator, EpochSampler, NoiseSchedule, TrainingRows
-from ebmcal.training.runtime import reuse_freed_memory
-
-#: A larger absolute energy means divergence, whatever the loss says.
-ENERGY_LIMIT = 1e4
-
-#: In a checkpoint: weights that are neither the encoder's nor the energy head's.
-AUXILIARY_FILE = "auxiliary.safetensors"
+from ebmcal.training.classifier_trainer import ClassifierTrainer
+from ebmcal.training.collator import EnergyCollator, TrainingRows
+from ebmcal.training.config import EnergyConfig
+from ebmcal.training.inputs import check_arguments, noise_stream, token_table, training_labels
 
 
-@dataclass
-class EnergyConfig(TrainingArguments):
-    """Arguments of an `EnergyTrainer`: those of `transformers.TrainingArguments`, and:
-
-    - `method`: hidden, scalar, sharp-hidden, baseline or one of the controls (see `ebmcal.methods.METHODS`).
-    - `noise`: "splice" makes noise from the training texts as it is needed; "unrelated" and mixtures such as
-      "splice 0.8, unrelated 0.2" as well. Pass `noise=` to the trainer for texts from a language model.
-    - `noise_ratio`: noise texts per data text, the paper's K. A step costs 1 + K times a plain one.
-    - `energy_weight`: the paper's λ. It falls to 0 over the training unless `energy_schedule="constant"`.
-    - `noise_start`, `noise_every`: the share of the training without noise, then noise in every n-th step.
-
-    >>> EnergyConfig("out", method="hidden", use_cpu=True, report_to="none").noise_ratio
-    1
-    """
-
-    method: str = field(default="hidden", metadata={"help": "The training method."})
-    noise: str = field(default=recipe.NOISE, metadata={"help": "Noise sources that are made from the texts."})
-    noise_ratio: int = field(default=recipe.NOISE_RATIO, metadata={"help": "Noise texts per data text, K."})
-    energy_weight: float = field(default=recipe.ENERGY_WEIGHT, metadata={"help": "Weight of the NCE loss, λ."})
-    energy_schedule: str = field(default=recipe.ENERGY_SCHEDULE, metadata={"help": "linear: λ falls to 0."})
-    centered: bool = field(default=True, metadata={"help": "Centre the energy (False: as published)."})
-    noise_start: float = field(default=0.0, metadata={"help": "Share of the training without noise."})
-    noise_every: int = field(default=recipe.NOISE_EVERY, metadata={"help": "Noise in every n-th step after that."})
-    label_smoothing: float = field(default=recipe.LABEL_SMOOTHING, metadata={"help": "Of the smoothing methods."})
-    poscal_weight: float = field(default=recipe.POSCAL_WEIGHT, metadata={"help": "Weight of PosCal's term."})
-    poscal_bins: int = field(default=recipe.POSCAL_BINS, metadata={"help": "Bins of PosCal's posteriors."})
-    focal_gamma: float = field(default=recipe.FOCAL_GAMMA, metadata={"help": "Exponent of the focal loss."})
-    mixup_alpha: float = field(default=recipe.MIXUP_ALPHA, metadata={"help": "Mixup draws from Beta(a, a)."})
-    masked_lm_weight: float = field(default=recipe.MASKED_LM_WEIGHT, metadata={"help": "Auxiliary masked LM."})
-    manifold_on: float = field(default=recipe.MANIFOLD_ON, metadata={"help": "On-manifold step size."})
-    manifold_off: float = field(default=recipe.MANIFOLD_OFF, metadata={"help": "Off-manifold step size."})
-    manifold_mix: float = field(default=recipe.MANIFOLD_MIX, metadata={"help": "Share of the partner's label."})
-    l2_sp_weight: float = field(default=recipe.L2_SP_WEIGHT, metadata={"help": "Weight of the L2-SP penalty."})
-    head_learning_rate: float | None = field(default=None, metadata={"help": "Of the head, if different."})
-    max_length: int | None = field(default=None, metadata={"help": "Tokens per noise text. Default: as the data."})
-    tokens_per_micro_batch: int | None = field(default=None, metadata={"help": "Bounds memory."})
-    remove_unused_columns: bool = field(default=False, metadata={"help": "Texts are needed to make noise."})
-    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Divergence stops the training."})
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        find_method(self.method)
-        if self.remove_unused_columns:
-            raise EbmcalError("EnergyConfig needs remove_unused_columns=False: noise is made from the text columns.")
-        is_valid = {
-            "noise_ratio": self.noise_ratio >= 1,
-            "noise_every": self.noise_every >= 1,
-            "noise_start": 0 <= self.noise_start < 1,
-            "energy_weight": self.energy_weight >= 0,
-            "energy_schedule": self.energy_schedule in ("constant", "linear"),
-        }
-        if wrong := [f"{name}={getattr(self, name)!r}" for name, valid in is_valid.items() if not valid]:
-            raise EbmcalError(f"EnergyConfig: invalid {', '.join(wrong)}.")
-
-    def energy_weight_at(self, progress: float) -> float:
-        """λ after a share of the training."""
-        return self.energy_weight * (1 - progress if self.energy_schedule == "linear" else 1.0)
-
-
-class EnergyTrainer(Trainer):
+class EnergyTrainer(ClassifierTrainer):
     """A `transformers.Trainer` for joint training. Takes what the Trainer takes, and:
 
     - `model`: any transformers sequence classifier (or an `EnergyClassifier`).
@@ -109,15 +33,12 @@ class EnergyTrainer(Trainer):
     - `noise`: noise texts as a `datasets.Dataset` (see `ebmcal.generate_noise`) or a `NoiseStream`; by default they
       are made from the training texts (`args.noise`).
 
-    It builds its own collator. It logs every term of the loss, the mean energies of data and noise, and the AUROC with
-    which the energy separates them. `save_model` writes a plain checkpoint.
+    It logs every term of the loss, the mean energies of data and noise, and the AUROC with which the energy separates
+    them. `save_model` writes a plain checkpoint.
 
         trainer = EnergyTrainer(model, EnergyConfig("out"), train_dataset=train, processing_class=tokenizer)
         trainer.train()
     """
-
-    args: EnergyConfig
-    control: Any
 
     def __init__(
         self,
@@ -133,34 +54,27 @@ class EnergyTrainer(Trainer):
         **kwargs: Any,
     ) -> None:
         args = args or EnergyConfig("ebmcal_output")
-        _check_arguments(model, args, data_collator, kwargs)
-        args.label_names = ["labels"]
-        info = find_method(args.method)
+        check_arguments(model, args, data_collator, kwargs)
+        info, seed, rows = find_method(args.method), args.seed if args.data_seed is None else args.data_seed, None
         self.method = load_method(args.method, args)
         if not isinstance(model, EnergyClassifier):
             model = EnergyClassifier(model, info.energy, args.centered)
         self.method.prepare(model, processing_class)
-        self.classifier, self.card = model, dict(card or {})
-        self._means: dict[str, list[Tensor]] = defaultdict(list)
-        rows, seed = None, args.seed if args.data_seed is None else args.data_seed
-        collator = EnergyCollator([], np.empty(0, np.int64), None, processing_class, args.max_length or 0, 0)
+        collator = EnergyCollator(processing_class, args.max_length or 0)
         if train_dataset is not None:  # else for evaluation only
             collator.tokens = token_table(train_dataset, processing_class, args.max_length)
-            collator.labels = _training_labels(train_dataset, model.config.num_labels)
+            collator.labels = training_labels(train_dataset, model.config.num_labels)
             collator.max_length = args.max_length or int(collator.tokens.lengths.max(initial=1))
             collator.budget = args.tokens_per_micro_batch or token_budget(model.config)
             if info.uses_noise:
                 collator.noise = noise_stream(noise, train_dataset, args.noise, seed)
-            rows = _training_rows(len(train_dataset), args, seed, uses_noise=info.uses_noise)
-        super().__init__(model, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
-        if self.is_deepspeed_enabled:
-            raise EbmcalError("EnergyTrainer runs several backward passes per step, unlike DeepSpeed. Use FSDP or DDP.")
+            rows = _training_rows(len(train_dataset), args, seed, args.noise_ratio if info.uses_noise else 0)
+        super().__init__(model, args, collator, rows, eval_dataset, processing_class, card=card, **kwargs)
         for callback in self.method.callbacks(self):
             self.add_callback(callback)
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         """As in the Trainer; the method then does what it does once after training."""
-        reuse_freed_memory()
         result = super().train(*args, **kwargs)
         self.method.finish(self)
         return result
@@ -188,207 +102,14 @@ class EnergyTrainer(Trainer):
             total += loss.detach()
             energies.append(output.energies.detach())
         for name, parts in sums.items():
-            self._means[name].append(torch.stack(parts).sum())
-        self._record_energies(torch.cat(energies), torch.cat([batch.source for batch in batches]), n_data)
+            self.record(name, torch.stack(parts).sum())
+        self.record_energies(torch.cat(energies), torch.cat([batch.is_noise for batch in batches]), n_data)
         return total
 
-    def _record_energies(self, energies: Tensor, source: Tensor, n_data: int) -> None:
-        """Mean energies of data and noise and their AUROC, in total and per noise source; no device synchronisation."""
-        is_noise = source >= 0
-        self._means["energy_data"].append(torch.where(is_noise, 0.0, energies).sum() / n_data)
-        self._means["largest_energy"].append(energies.abs().max())
-        n_noise = len(energies) - n_data
-        if n_noise:
-            self._means["energy_noise"].append(torch.where(is_noise, energies, 0.0).sum() / n_noise)
-            self._means["noise_auroc"].append(noise_auroc(energies, is_noise))
-            names = self.data_collator.noise.names
-            for number, name in enumerate(names if len(names) > 1 else ()):
-                self._means[f"noise_auroc_{name}"].append(noise_auroc(energies, is_noise, of=source == number))
 
-    def prediction_step(
-        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
-    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
-        """Loss, logits and labels of an evaluation batch."""
-        inputs = self._prepare_inputs(inputs)
-        with torch.no_grad():
-            output = model(inputs["texts"].to(self.args.device))
-        labels = inputs.get("labels")
-        loss = None if labels is None else F.cross_entropy(output.logits, labels)
-        return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
-
-    def predict_train(self) -> tuple[Outputs, np.ndarray]:
-        """Outputs of the model as it is now for the training rows, and their labels."""
-        collator: EnergyCollator = self.data_collator
-        predictor = Predictor(self.classifier, self.processing_class, collator.max_length)
-        return predictor.predict_tokens(collator.tokens), collator.labels
-
-    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """Add the means of the recorded values since the last line; values that are not finite stop the training."""
-        if "loss" in logs:
-            means = {name: torch.stack(values) for name, values in self._means.items()}
-            # A step may have no noise text of a source; its AUROC is then undefined.
-            rare = {name: values.nanmean() for name, values in means.items() if name.startswith("noise_auroc_")}
-            logs |= {name: values.mean().item() for name, values in means.items() if name not in rare}
-            logs |= {name: value.item() for name, value in rare.items() if not value.isnan()}
-            self._means.clear()
-            self._check_divergence(logs)
-            logs.pop("largest_energy", None)
-        super().log(logs, *args, **kwargs)
-
-    def _check_divergence(self, logs: dict[str, float]) -> None:
-        wrong = [name for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)]
-        if self.args.fp16:  # a gradient scaler skips such steps
-            wrong = [name for name in wrong if name != "grad_norm"]
-        if logs.get("largest_energy", 0.0) > ENERGY_LIMIT:
-            wrong.append("largest_energy")
-        if wrong:
-            raise EbmcalError(
-                f"Training diverged by step {self.state.global_step}: {wrong[0]} is {logs[wrong[0]]}. The last "
-                "checkpoint is kept. Try a lower learning rate, a lower energy weight, more warm-up steps or fp32."
-            )
-
-    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
-        """The Trainer's optimizer; the head gets its own learning rate if `head_learning_rate` is set."""
-        optimizer = super().create_optimizer(*args, **kwargs)
-        if self.args.head_learning_rate is not None:
-            head = {id(p) for p in last_layer(self.classifier.encoder, "head_learning_rate").parameters()}
-            for group in list(optimizer.param_groups):
-                inside = [p for p in group["params"] if id(p) in head]
-                if inside:
-                    group["params"] = [p for p in group["params"] if id(p) not in head]
-                    optimizer.add_param_group({**group, "params": inside, "lr": self.args.head_learning_rate})
-        return optimizer
-
-    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(dataset, TrainingRows):  # an evaluation set
-            tokens = token_table(dataset, self.processing_class, self.data_collator.max_length or None)
-            labels = _labels(dataset)
-            dataset = list(zip(tokens, [None] * len(tokens) if labels is None else labels.tolist(), strict=True))
-        return super()._get_dataloader(dataset, *args, **kwargs)
-
-    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
-        return EpochSampler(self.train_dataset, lambda: self.state)
-
-    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
-        """Write a plain checkpoint (plus the energy head), so that `from_pretrained` reads it without ebmcal."""
-        directory = Path(output_dir or self.args.output_dir)
-        directory.mkdir(parents=True, exist_ok=True)
-        weights = self.classifier.state_dict() if state_dict is None else state_dict
-        self.classifier.save_pretrained(directory, self.card, weights)
-        auxiliary = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "energy_head."))}
-        if auxiliary:
-            save_file(auxiliary, directory / AUXILIARY_FILE)
-        if self.processing_class is not None:
-            self.processing_class.save_pretrained(directory)
-        torch.save(self.args, directory / "training_args.bin")
-
-    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
-        directory = Path(resume_from_checkpoint)
-        weights = EnergyClassifier.from_pretrained(directory).state_dict()
-        if (directory / AUXILIARY_FILE).exists():
-            weights |= load_file(directory / AUXILIARY_FILE)
-        self.classifier.load_state_dict(weights)
-
-    def _load_best_model(self) -> None:
-        self._load_from_checkpoint(self.state.best_model_checkpoint)
-
-
-def noise_auroc(energies: Tensor, is_noise: Tensor, of: Tensor | None = None) -> Tensor:
-    """How often a data text has a lower energy than a noise text (than those of a source), ties half: an AUROC.
-
-    >>> noise_auroc(torch.tensor([-1.0, 1.0, -2.0]), torch.tensor([False, True, True])).item()
-    0.5
-    """
-    gap = energies[None, :] - energies[:, None]  # [i, j] = E_j - E_i
-    pairs = (~is_noise[:, None] & (is_noise if of is None else of)[None, :]).float()  # i is data, j is noise
-    wins = (gap > 0).float() + 0.5 * (gap == 0).float()
-    return (wins * pairs).sum() / pairs.sum()
-
-
-def _check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str, Any]) -> None:
-    if model is None or kwargs.get("model_init") is not None:
-        raise EbmcalError("EnergyTrainer needs a model; model_init is not supported.")
-    if not isinstance(args, EnergyConfig):
-        raise EbmcalError(f"args must be an ebmcal.EnergyConfig, got {type(args).__name__}.")
-    if data_collator is not None:
-        raise EbmcalError("EnergyTrainer builds its own collator, which adds noise and packs. Remove data_collator=.")
-    if getattr(model.config, "problem_type", None) in ("regression", "multi_label_classification"):
-        raise EbmcalError(f"Expected a single-label classifier, got problem_type={model.config.problem_type!r}.")
-
-
-def _training_rows(n_rows: int, args: EnergyConfig, seed: int, *, uses_noise: bool) -> TrainingRows:
+def _training_rows(n_rows: int, args: EnergyConfig, seed: int, noise_ratio: int) -> TrainingRows:
     device_batch = args.train_batch_size * args.world_size
     n_batches = n_rows // device_batch if args.dataloader_drop_last else math.ceil(n_rows / device_batch)
     steps_per_epoch = max(1, math.ceil(n_batches / args.gradient_accumulation_steps))
-    n_steps = args.max_steps if args.max_steps > 0 else math.ceil(args.num_train_epochs * steps_per_epoch)
-    noise = NoiseSchedule(args.noise_ratio if uses_noise else 0, round(args.noise_start * n_steps), args.noise_every)
-    return TrainingRows(n_rows, device_batch * args.gradient_accumulation_steps, steps_per_epoch, seed, noise)
-
-
-def _labels(dataset: Any) -> np.ndarray | None:
-    name = next((name for name in ("labels", "label") if name in dataset.column_names), None)
-    return None if name is None else np.asarray(dataset[name])
-
-
-def _training_labels(train: Any, n_labels: int) -> np.ndarray:
-    labels = _labels(train)
-    if labels is None or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < n_labels:
-        raise EbmcalError(f"Labels must be integers from 0 to {n_labels - 1}, the classes of the model.")
-    return labels.astype(np.int64)
-
-
-def token_table(dataset: Any, tokenizer: Any, max_length: int | None) -> TokenTable:
-    """The tokens of all rows of a user's dataset: of their `input_ids`, or of their texts."""
-    if not hasattr(dataset, "column_names"):
-        raise EbmcalError(f"Expected a datasets.Dataset, got {type(dataset).__name__}.")
-    if "input_ids" in dataset.column_names:
-        return TokenTable([_row_tokens(row) for row in dataset])
-    columns = text_columns(dataset)
-    if tokenizer is None or not columns:
-        raise EbmcalError(
-            "The dataset has no input_ids. Tokenise it, or pass processing_class=tokenizer and a text column."
-        )
-    texts = [dataset[name] for name in columns]
-    rows = list(texts[0]) if len(texts) == 1 else list(zip(*texts, strict=True))
-    return TokenTable(tokenize(rows, tokenizer, max_length or min(recipe.MAX_LENGTH, tokenizer.model_max_length)))
-
-
-def _row_tokens(row: Mapping[str, Any]) -> Tokens:
-    """The tokens of a tokenised row, without its padding."""
-    ids = np.asarray(row["input_ids"], dtype=np.int32)
-    types = np.asarray(row.get("token_type_ids", np.zeros(len(ids))), dtype=np.uint8)
-    is_token = np.asarray(row.get("attention_mask", np.ones(len(ids))), dtype=bool)
-    return Tokens(ids[is_token], types[is_token])
-
-
-def text_columns(dataset: Any) -> list[str]:
-    """The text column, or the two of pairs: `text` and `text_pair`, or the only string columns."""
-    if "text" in dataset.column_names:
-        return [name for name in ("text", "text_pair") if name in dataset.column_names]
-    kinds = {name: getattr(kind, "dtype", "") for name, kind in dataset.features.items() if name != "id"}
-    strings = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
-    return strings if len(strings) <= 2 else []
-
-
-def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> NoiseStream:
-    """The noise of a training: given as a stream or a dataset, or made from the training texts (`setting`)."""
-    if hasattr(noise, "draw"):
-        stream: NoiseStream = noise
-        return stream
-    dataset = train if noise is None else noise
-    columns = text_columns(dataset) if hasattr(dataset, "column_names") and len(dataset) else []
-    if not columns:
-        raise EbmcalError(
-            "Noise is made from a datasets.Dataset with a text column (or two, for pairs) and at least one row: "
-            "keep the text column of train_dataset, or pass noise=ebmcal.generate_noise(…)."
-        )
-    names = dict(zip(columns, ("text", "text_pair"), strict=False))
-    dataset = dataset.select_columns(columns).rename_columns(names)
-    if noise is None:
-        return online_stream(setting, dataset, seed)
-    from ebmcal.noise.store import StoredStream
-
-    table = dataset.with_format("arrow")[:]
-    if len(columns) == 1:
-        table = table.append_column("text_pair", pa.nulls(len(table), pa.string()))
-    return StoredStream("noise", table, seed)
+    batch_size = device_batch * args.gradient_accumulation_steps
+    return TrainingRows(n_rows, batch_size, steps_per_epoch, seed, noise_ratio, args.noise_every)

@@ -1,0 +1,161 @@
+"""`ClassifierTrainer`: what `EnergyTrainer` needs besides the method.
+
+Evaluation on packed texts, the learning rate of the head, logs of recorded values that stop a diverging training, and
+plain checkpoints. Callbacks, schedulers, gradient accumulation, bf16 and several processes are the Trainer's own.
+"""
+
+import math
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from torch.utils.data import Sampler
+from transformers import Trainer
+
+from ebmcal.errors import EbmcalError
+from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor
+from ebmcal.modeling.energies import last_layer
+from ebmcal.training.collator import EnergyCollator, EpochSampler, TrainingRows
+from ebmcal.training.config import EnergyConfig
+from ebmcal.training.inputs import dataset_labels, token_table
+from ebmcal.training.runtime import reuse_freed_memory
+
+#: A larger absolute energy means divergence, whatever the loss says.
+ENERGY_LIMIT = 1e4
+
+#: In a checkpoint: weights that are neither the encoder's nor the energy head's.
+AUXILIARY_FILE = "auxiliary.safetensors"
+
+
+class ClassifierTrainer(Trainer):
+    """A Trainer of an `EnergyClassifier` on `TrainingRows`. `card` is what `ebmcal.json` of its checkpoints gets."""
+
+    args: EnergyConfig
+    control: Any
+
+    def __init__(
+        self, model: EnergyClassifier, args: EnergyConfig, collator: EnergyCollator, rows: TrainingRows | None,
+        eval_dataset: Any, processing_class: Any, *, card: dict[str, Any] | None, **kwargs: Any,
+    ) -> None:  # fmt: skip
+        self.classifier, self.card = model, dict(card or {})
+        self._recorded: dict[str, list[Tensor]] = defaultdict(list)
+        args.label_names = ["labels"]
+        super().__init__(model, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
+        if self.is_deepspeed_enabled:
+            raise EbmcalError("EnergyTrainer runs several backward passes per step, unlike DeepSpeed. Use FSDP or DDP.")
+
+    def train(self, *args: Any, **kwargs: Any) -> Any:
+        reuse_freed_memory()
+        return super().train(*args, **kwargs)
+
+    def prediction_step(
+        self, model: nn.Module, inputs: dict[str, Any], prediction_loss_only: bool, ignore_keys: Any = None
+    ) -> tuple[Tensor | None, Tensor | None, Tensor | None]:
+        """Loss, logits and labels of an evaluation batch."""
+        inputs = self._prepare_inputs(inputs)
+        with torch.no_grad():
+            output = model(inputs["texts"].to(self.args.device))
+        labels = inputs.get("labels")
+        loss = None if labels is None else F.cross_entropy(output.logits, labels)
+        return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
+
+    def predict_train(self) -> tuple[Outputs, np.ndarray]:
+        """Outputs of the model as it is now for the training rows, and their labels."""
+        collator: EnergyCollator = self.data_collator
+        predictor = Predictor(self.classifier, self.processing_class, collator.max_length)
+        return predictor.predict_tokens(collator.tokens), collator.labels
+
+    def record(self, name: str, value: Tensor) -> None:
+        """A value of this step; the next log line has the mean since the last one."""
+        self._recorded[name].append(value)
+
+    def record_energies(self, energies: Tensor, is_noise: Tensor, n_data: int) -> None:
+        """Mean energies of data and noise and their AUROC; no device synchronisation."""
+        self.record("energy_data", torch.where(is_noise, 0.0, energies).sum() / n_data)
+        self.record("largest_energy", energies.abs().max())
+        if n_noise := len(energies) - n_data:
+            self.record("energy_noise", torch.where(is_noise, energies, 0.0).sum() / n_noise)
+            self.record("noise_auroc", noise_auroc(energies, is_noise))
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """Add the recorded values; values that are not finite stop the training."""
+        if "loss" in logs:
+            logs |= {name: torch.stack(values).mean().item() for name, values in self._recorded.items()}
+            self._recorded.clear()
+            self._check_divergence(logs)
+            logs.pop("largest_energy", None)
+        super().log(logs, *args, **kwargs)
+
+    def _check_divergence(self, logs: dict[str, float]) -> None:
+        wrong = [name for name, value in logs.items() if isinstance(value, float) and not math.isfinite(value)]
+        if self.args.fp16:  # a gradient scaler skips such steps
+            wrong = [name for name in wrong if name != "grad_norm"]
+        if logs.get("largest_energy", 0.0) > ENERGY_LIMIT:
+            wrong.append("largest_energy")
+        if wrong:
+            raise EbmcalError(
+                f"Training diverged by step {self.state.global_step}: {wrong[0]} is {logs[wrong[0]]}. The last "
+                "checkpoint is kept. Try a lower learning rate, a lower energy weight, more warm-up steps or fp32."
+            )
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The Trainer's optimizer; the head gets its own learning rate if `head_learning_rate` is set."""
+        optimizer = super().create_optimizer(*args, **kwargs)
+        if self.args.head_learning_rate is not None:
+            head = {id(p) for p in last_layer(self.classifier.encoder, "head_learning_rate").parameters()}
+            for group in list(optimizer.param_groups):
+                inside = [p for p in group["params"] if id(p) in head]
+                if inside:
+                    group["params"] = [p for p in group["params"] if id(p) not in head]
+                    optimizer.add_param_group({**group, "params": inside, "lr": self.args.head_learning_rate})
+        return optimizer
+
+    def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
+        if not isinstance(dataset, TrainingRows):  # an evaluation set
+            tokens = token_table(dataset, self.processing_class, self.data_collator.max_length or None)
+            labels = dataset_labels(dataset)
+            dataset = list(zip(tokens, [None] * len(tokens) if labels is None else labels.tolist(), strict=True))
+        return super()._get_dataloader(dataset, *args, **kwargs)
+
+    def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
+        return EpochSampler(self.train_dataset, lambda: self.state.global_step)
+
+    def _save(self, output_dir: str | None = None, state_dict: dict[str, Tensor] | None = None) -> None:
+        """Write a plain checkpoint (plus the energy head), so that `from_pretrained` reads it without ebmcal."""
+        directory = Path(output_dir or self.args.output_dir)
+        directory.mkdir(parents=True, exist_ok=True)
+        weights = self.classifier.state_dict() if state_dict is None else state_dict
+        self.classifier.save_pretrained(directory, self.card, weights)
+        auxiliary = {k: v for k, v in weights.items() if not k.startswith(("encoder.", "energy_head."))}
+        if auxiliary:
+            save_file(auxiliary, directory / AUXILIARY_FILE)
+        if self.processing_class is not None:
+            self.processing_class.save_pretrained(directory)
+        torch.save(self.args, directory / "training_args.bin")
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        directory = Path(resume_from_checkpoint)
+        weights = EnergyClassifier.from_pretrained(directory).state_dict()
+        if (directory / AUXILIARY_FILE).exists():
+            weights |= load_file(directory / AUXILIARY_FILE)
+        self.classifier.load_state_dict(weights)
+
+    def _load_best_model(self) -> None:
+        self._load_from_checkpoint(self.state.best_model_checkpoint)
+
+
+def noise_auroc(energies: Tensor, is_noise: Tensor) -> Tensor:
+    """How often a data text has a lower energy than a noise text, ties half: an AUROC.
+
+    >>> noise_auroc(torch.tensor([-1.0, 1.0, -2.0]), torch.tensor([False, True, True])).item()
+    0.5
+    """
+    gap = energies[None, :] - energies[:, None]  # [i, j] = E_j - E_i
+    pairs = (~is_noise[:, None] & is_noise[None, :]).float()  # i is data, j is noise
+    wins = (gap > 0).float() + 0.5 * (gap == 0).float()
+    return (wins * pairs).sum() / pairs.sum()
