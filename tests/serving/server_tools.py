@@ -38,11 +38,11 @@ def fit_rule(folder, is_wrong=lambda rows: np.arange(rows.n_rows) % 9 == 0, **gu
 
 @contextlib.contextmanager
 def running(app, wait=True):
-    """The workers of an app, as its lifespan starts them; with `wait`, after the model has answered a first text."""
+    """The workers of an app, as its lifespan starts them; with `wait`, after the models have answered a first text."""
     service = app.state.service
     service.start()
     try:
-        while wait and service.batcher.n_waiting:
+        while wait and any(batcher.n_waiting for batcher in service.batchers.values()):
             time.sleep(0.005)
         yield app
     finally:

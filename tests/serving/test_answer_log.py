@@ -30,10 +30,10 @@ def read_rows(path):
 def test_the_log_has_every_answer_and_texts_only_on_request(model, tmp_path, log_texts):
     path = tmp_path / "deep" / "log.jsonl"
     inputs = ["secretword a", {"text": "secretword", "text_pair": "b"}]
-    with running(create_app(model, log_texts=log_texts, log_file=path)) as app:
+    with running(create_app({"films": model}, log_texts=log_texts, log_file=path)) as app:
         results = classify(app, {"inputs": inputs}).json()["results"]
         classify(app, {"inputs": 3})
-    with running(create_app(model, log_file=path)) as app:  # appended to
+    with running(create_app({"films": model}, log_file=path)) as app:  # appended to
         results += classify(app, {"inputs": "the film"}).json()["results"]
         while 'outcome="written"' not in (metrics := call(app, "GET", "/metrics").text):
             threading.Event().wait(0.01)
@@ -53,7 +53,7 @@ def test_the_log_has_every_answer_and_texts_only_on_request(model, tmp_path, log
 def test_monitor_reads_the_log_and_refuses_that_of_another_model(tmp_path):
     folder, path = save_classifier(tmp_path / "monitored"), tmp_path / "log.jsonl"
     model = ebmcal.load(folder)
-    with running(create_app(model, log_file=path)) as app:
+    with running(create_app({"monitored": model}, log_file=path)) as app:
         results = classify(app, {"inputs": SENTENCES[:60]}).json()["results"]
     labelled = {"text": SENTENCES, "label": [NAMES[i % 3] for i in range(len(SENTENCES))]}
     reference = model.predict(labelled, label_column="label")
@@ -68,10 +68,10 @@ def test_monitor_reads_the_log_and_refuses_that_of_another_model(tmp_path):
 
 def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkeypatch, caplog):
     path, go = tmp_path / "log.jsonl", threading.Event()
-    app = create_app(model, log_file=path)
+    app = create_app({"films": model}, log_file=path)
     answer_log = app.state.service.answer_log
     write = answer_log._write
-    monkeypatch.setattr(answer_log, "_write", lambda *row: (go.wait(20), write(*row)))
+    monkeypatch.setattr(answer_log, "_write", lambda content: (go.wait(20), write(content)))
     monkeypatch.setattr("ebmcal.serving.service.MAX_WAITING", 2000)  # bytes: two requests
     with running(app):
         responses = [classify(app, {"inputs": ["a joy"] * 3}) for _ in range(4)]
@@ -84,7 +84,7 @@ def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkey
     assert caplog.text.count("are dropped") == 1
     monkeypatch.undo()
     (tmp_path / "gone.jsonl").mkdir()
-    with running(create_app(model, log_file=path)) as app:
+    with running(create_app({"films": model}, log_file=path)) as app:
         app.state.service.answer_log.path = tmp_path / "gone.jsonl"  # a directory by now
         assert classify(app, {"inputs": "a joy"}).status_code == 200
     assert "Is a directory" in caplog.text
@@ -92,7 +92,7 @@ def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkey
 
 def test_a_log_that_was_moved_away_is_started_anew_and_a_partial_line_removed(model, tmp_path):
     path = tmp_path / "log.jsonl"
-    with running(create_app(model, log_file=path)) as app:
+    with running(create_app({"films": model}, log_file=path)) as app:
         classify(app, {"inputs": "a joy"})
         while not path.exists():
             threading.Event().wait(0.01)
@@ -101,7 +101,7 @@ def test_a_log_that_was_moved_away_is_started_anew_and_a_partial_line_removed(mo
     assert (len(read_rows(tmp_path / "log.1.jsonl")), len(read_rows(path))) == (1, 2)
     with open(path, "a") as handle:
         handle.write('{"time": "2026-')  # a server was killed while it wrote
-    with running(create_app(model, log_file=path)) as app:
+    with running(create_app({"films": model}, log_file=path)) as app:
         classify(app, {"inputs": "a joy"})
     assert len(read_rows(path)) == 3
 

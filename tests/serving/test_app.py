@@ -46,9 +46,9 @@ def model(tmp_path_factory):
     ],
 )
 def test_answers_equal_predict(model, inputs, texts):
-    with running(create_app(model)) as app:
+    with running(create_app({"films": model})) as app:
         body = classify(app, {"inputs": inputs}).json()
-    assert body["model"] == "model"
+    assert body["model"] == "films"
     for text, result in zip(texts, body["results"], strict=True):
         expected, raw = model.predict([text]), model.predict([text], calibrated=False)
         assert result["label"] == expected.predicted_labels[0]
@@ -63,12 +63,12 @@ def test_many_clients_at_once_get_their_own_answers(model):
     """In packed batches with texts of others, each text gets the numbers it gets alone."""
     texts = SENTENCES[:60]
     expected = model.predict(texts)
-    with running(create_app(model, limits=Limits(batch_tokens=200))) as app:
+    with running(create_app({"films": model}, limits=Limits(batch_tokens=200))) as app:
         responses = call(app, "POST", "/v1/classify", many=[{"json": {"inputs": text}} for text in texts])
         metrics = call(app, "GET", "/metrics").text
     for response, probs in zip(responses, expected.probs, strict=True):
         assert list(response.json()["results"][0]["probabilities"].values()) == pytest.approx(probs, abs=1e-5)
-    n_batches = float(re.search(r"\nebmcal_batch_texts_count (\S+)", metrics).group(1))
+    n_batches = float(re.search(r'ebmcal_batch_texts_count{model="films"} (\S+)', metrics).group(1))
     assert n_batches < 30
 
 
@@ -76,7 +76,7 @@ def test_long_texts_are_cut_before_they_are_tokenised_and_truncation_is_reported
     seen, tokenize = [], model.predictor.tokenize
     monkeypatch.setattr(type(model.predictor), "tokenize", lambda self, texts: seen.extend(texts) or tokenize(texts))
     texts = ["the film", "the film " * 5000, "a joy " * 9000, "the" + " " * 5000]
-    with running(create_app(model)) as app:
+    with running(create_app({"films": model})) as app:
         results = classify(app, {"inputs": texts}).json()["results"]
     assert max(map(len, seen)) < 3000
     assert [r["confidence"] for r in results] == pytest.approx(model.predict(texts).confidence, abs=1e-5)
@@ -88,26 +88,35 @@ def test_values_that_are_not_finite_are_an_error(tmp_path):
     broken = ebmcal.load(save_classifier(tmp_path / "broken"))
     with torch.no_grad():
         broken.predictor.classifier.encoder.classifier.bias += float("nan")
-    with running(create_app(broken)) as app:
+    with running(create_app({"broken": broken})) as app:
         response, ready = classify(app, {"inputs": "the film"}), call(app, "GET", "/readyz")
     assert response.status_code == 500
     assert "not finite" in response.json()["error"]
     assert ready.status_code == 503
 
 
-def test_the_model_is_described(model, tmp_path):
-    plain = create_app(ebmcal.load(save_classifier(tmp_path / "plain")), name="plain")
-    found = [call(app, "GET", "/v1/model").json() for app in (create_app(model, name="films"), plain)]
-    assert [(one["name"], one["calibrator"]) for one in found] == [("films", "temperature"), ("plain", None)]
-    assert (found[0]["labels"], found[0]["energy"], found[0]["is_energy_trained"]) == (list(NAMES), "hidden", False)
+def test_models_are_described(model, tmp_path):
+    other = ebmcal.load(save_classifier(tmp_path / "plain"))
+    with running(create_app({"films": model, "plain": other})) as app:
+        films, plain = call(app, "GET", "/v1/models").json()["models"]
+        named = classify(app, {"inputs": "a joy", "model": "plain"}).json()
+        unknown = classify(app, {"inputs": "a joy", "model": "plan"})
+        endless = classify(app, {"inputs": "a joy", "model": "x" * 100_000})
+    assert (films["name"], films["labels"], films["calibrator"]) == ("films", list(NAMES), "temperature")
+    assert (plain["calibrator"], plain["energy"], plain["is_energy_trained"]) == (None, "hidden", False)
+    probs = list(named["results"][0]["probabilities"].values())
+    assert probs == pytest.approx(other.predict(["a joy"]).probs[0], abs=1e-5)
+    assert unknown.status_code == 404
+    assert "Did you mean 'plain'" in unknown.json()["error"]
+    assert len(endless.text) < 200
 
 
 def test_only_methods_that_train_the_energy_are_energy_trained(tmp_path):
     folder, found = save_classifier(tmp_path / "model"), {}
     for method in ("hidden", "hidden-entropy", "baseline", "noise-entropy"):
         update_card(folder, method=method, seed=1, energy="hidden")
-        app = create_app(ebmcal.load(folder))
-        found[method] = call(app, "GET", "/v1/model").json()["is_energy_trained"]
+        app = create_app({"m": ebmcal.load(folder)})
+        found[method] = call(app, "GET", "/v1/models").json()["models"][0]["is_energy_trained"]
     assert found == {"hidden": True, "hidden-entropy": True, "baseline": False, "noise-entropy": False}
 
 
@@ -119,9 +128,9 @@ def test_the_abstention_rule_of_the_model_decides(tmp_path, score):
     model = fit_rule(folder, max_error=0.4, coverage=0.8, ood=0.2, ood_score=score, **training)
     predictions = model.predict(SENTENCES)
     expected = read_rule(folder).apply(predictions)
-    with running(create_app(model)) as app:
+    with running(create_app({"ruled": model})) as app:
         results = classify(app, {"inputs": SENTENCES}).json()["results"]
-        described = call(app, "GET", "/v1/model").json()
+        described = call(app, "GET", "/v1/models").json()["models"][0]
         metrics = call(app, "GET", "/metrics").text
     assert any("Guarantee" in line for line in described["abstention"])
     columns = expected.columns()
@@ -131,7 +140,7 @@ def test_the_abstention_rule_of_the_model_decides(tmp_path, score):
     for name, values in (("score", expected.score), ("ood_score", expected.ood_score)):
         assert [r[name] for r in results] == pytest.approx(values, abs=1e-4), name
     assert [r["ood_p_value"] for r in results] == pytest.approx(expected.p_values, abs=0.02)
-    n_ood = float(re.search(r"\nebmcal_out_of_distribution_total (\S+)", metrics).group(1))
+    n_ood = float(re.search(r"ebmcal_out_of_distribution_total{.*} (\S+)", metrics).group(1))
     assert sum(columns["is_ood"]) <= n_ood <= sum(columns["is_ood"]) + 1, "perhaps the first text too"
 
 
@@ -140,7 +149,7 @@ def test_a_rule_for_another_calibrator_is_refused_before_serving(tmp_path):
     fit_rule(folder, ood=0.2, ood_score="energy")
     update_card(folder, calibrator=fitted_temperature().to_json())
     with pytest.raises(EbmcalError, match="another calibrator"):
-        create_app(ebmcal.load(folder))
+        create_app({"ruled": ebmcal.load(folder)})
 
 
 # Limits and invalid requests
@@ -152,25 +161,26 @@ SMALL = Limits(max_body=200, max_texts=3, max_characters=20, max_tokens=12)
     ("body", "status", "message"),
     [
         ({"inputs": "x" * 300}, 413, "larger than 200 bytes"),
-        ({"inputs": ["a"] * 4}, 422, "inputs.list: List should have at most 3 items"),
-        ({"inputs": "x" * 21}, 422, "inputs.text: String should have at most 20 characters"),
+        ({"inputs": ["a"] * 4}, 422, '"inputs" has 4 texts; expected at least 1 and at most 3'),
+        ({"inputs": "x" * 21}, 422, '"inputs" has 21 characters; at most 20'),
         ({"inputs": ["a joy a joy a", "a joy a joy a"]}, 422, "more than 12 tokens"),
-        ({"inputs": []}, 422, "List should have at least 1 item"),
-        ({"inputs": 3}, 422, "inputs.text: Input should be a valid string"),
-        ({"inputs": None}, 422, "should be a valid string"),
-        ({"inputs": "a", "temperature": 2}, 422, "The body: Unknown field."),
-        ({"inputs": {"text": "a", "pair": "b"}}, 422, "inputs.pair: Unknown field."),
-        (["a"], 422, "The body: Input should be an object"),
-        ({}, 422, "inputs: Field required"),
-        ({"inputs": {"text_pair": "a"}}, 422, "inputs.pair.text: Field required"),
-        ({"inputs": ["a", True]}, 422, "inputs.list.1.text: Input should be a valid string"),
-        ({"inputs": [{"text": 1}]}, 422, "inputs.list.0.pair.text: Input should be a valid string"),
-        ({"inputs": ["a", ["b"]]}, 422, "inputs.list.1.text: Input should be a valid string"),
-        ({"inputs": ["a", " "]}, 422, "inputs.list.1.text: The text is empty"),
+        ({"inputs": []}, 422, "has 0 texts; expected at least 1"),
+        ({"inputs": 3}, 422, '"inputs": expected a text'),
+        ({"inputs": None}, 422, "got null"),
+        ({"texts": "a"}, 422, 'unknown fields; only "inputs" and "model" are allowed'),
+        ({"inputs": "a", "temperature": 2}, 422, "unknown fields"),
+        ({"inputs": {"text": "a", "pair": "b"}}, 422, 'only "text" and "text_pair"'),
+        (["a"], 422, "expected an object with"),
+        ({}, 422, '"inputs" is missing'),
+        ({"inputs": {"text_pair": "a"}}, 422, '"inputs": "text" is missing'),
+        ({"inputs": ["a", True]}, 422, "inputs[1]: expected a text"),
+        ({"inputs": [{"text": 1}]}, 422, 'inputs[0]: "text": expected a text, got a number'),
+        ({"inputs": "a", "model": 3}, 422, '"model": expected a name of /v1/models, got a number'),
+        ({"inputs": ["a", " "]}, 422, "inputs[1] is an empty text"),
     ],
 )
 def test_invalid_requests_are_refused_with_the_reason(model, body, status, message):
-    with running(create_app(model, limits=SMALL)) as app:
+    with running(create_app({"films": model}, limits=SMALL)) as app:
         response = classify(app, body)
     assert (response.status_code, message in response.json()["error"]) == (status, True), response.text
 
@@ -188,7 +198,7 @@ def test_invalid_requests_are_refused_with_the_reason(model, body, status, messa
     ],
 )
 def test_bytes_that_are_not_json_are_refused(model, content, media_type, status):
-    with running(create_app(model, limits=SMALL)) as app:
+    with running(create_app({"films": model}, limits=SMALL)) as app:
         response = call(app, "POST", "/v1/classify", content=content, headers={"content-type": media_type})
         after = classify(app, {"inputs": "a joy"})
     assert (response.status_code, after.status_code) == (status, 200)
@@ -196,7 +206,7 @@ def test_bytes_that_are_not_json_are_refused(model, content, media_type, status)
 
 
 def test_rare_characters_are_accepted_and_empty_texts_refused(model):
-    with running(create_app(model)) as app:
+    with running(create_app({"films": model})) as app:
         rare = classify(app, {"inputs": ["😀" * 5, "\u202e", "\ufffe", "[SEP] [MASK]"]}).json()["results"]
         empty = ["", " ", "\x00", "\n\t", "\u2003", "\x1f", "\ufeff"]
         forms = [form for text in empty for form in (text, ["a joy", text], {"text": "a", "text_pair": text})]
@@ -212,9 +222,9 @@ def test_pairs_and_single_texts_are_not_confused(tmp_path, is_pair):
     update_card(folder, is_pair=is_pair)
     single, pair = "the film", {"text": "the film", "text_pair": "was dull"}
     good, bad = (pair, single) if is_pair else (single, pair)
-    with running(create_app(ebmcal.load(folder))) as app:
+    with running(create_app({"kind": ebmcal.load(folder)})) as app:
         responses = [classify(app, {"inputs": inputs}) for inputs in (good, bad, [good, bad])]
-        described = call(app, "GET", "/v1/model").json()
+        described = call(app, "GET", "/v1/models").json()["models"][0]
         ready = call(app, "GET", "/readyz").status_code
     assert [response.status_code for response in responses] == [200, 422, 422]
     assert (described["is_pair"], ready) == (is_pair, 200)
@@ -224,7 +234,7 @@ def test_pairs_and_single_texts_are_not_confused(tmp_path, is_pair):
 
 def test_bodies_in_memory_are_limited(model):
     limits = Limits(max_body=1000, max_buffered=1500)
-    app = create_app(model, limits=limits)
+    app = create_app({"films": model}, limits=limits)
     finish = asyncio.Event()
 
     async def slow_body():
@@ -257,20 +267,21 @@ class Held:
     """Holds up the worker of an app."""
 
     def __init__(self, app):
-        self.go, self.started, self.compute = threading.Event(), threading.Event(), app.state.service.compute
-        self.n_texts, app.state.service.compute = 0, self
+        self.engine = next(iter(app.state.service.engines.values()))
+        self.go, self.started, self.answer = threading.Event(), threading.Event(), self.engine.answer
+        self.n_texts, self.engine.answer = 0, self
 
     def __call__(self, texts):
         self.started.set()
         self.go.wait(20)
         self.n_texts += len(texts)
-        return self.compute(texts)
+        return self.answer(texts)
 
 
 @pytest.fixture
 def held(model):
     """An app with a held model, with room for four texts in the queue."""
-    app = create_app(model, limits=Limits(max_queue=4, max_texts=4, timeout=0.8, stall=0.3))
+    app = create_app({"films": model}, limits=Limits(max_queue=4, max_texts=4, timeout=0.8, stall=0.3))
     hold = Held(app)
     with running(app, wait=False):
         assert hold.started.wait(10)
@@ -303,7 +314,7 @@ def test_a_full_queue_is_429_a_late_answer_504_and_a_stuck_worker_unhealthy(held
 
 
 def test_requests_of_disconnected_clients_are_dropped(model):
-    app = create_app(model)
+    app = create_app({"films": model})
     hold = Held(app)
 
     async def disconnect_early():
@@ -334,12 +345,12 @@ def test_requests_of_disconnected_clients_are_dropped(model):
 
 
 def test_a_dead_worker_is_unhealthy(model):
-    app = create_app(model)
+    app = create_app({"films": model})
     with running(app):
         assert call(app, "GET", "/healthz").status_code == 200
-        app.state.service.batcher._predict = lambda texts: exit()
+        app.state.service.batchers["films"]._predict = lambda texts: exit()
         assert classify(app, {"inputs": "a joy"}).status_code == 503
-        app.state.service.batcher._worker.join(10)
+        app.state.service.batchers["films"]._worker.join(10)
         dead = call(app, "GET", "/healthz")
         assert (dead.status_code, "died" in dead.json()["status"]) == (503, True)
         assert call(app, "GET", "/readyz").status_code == 503
@@ -349,13 +360,13 @@ def test_a_dead_worker_is_unhealthy(model):
 
 
 def test_the_key_is_checked_before_the_body_is_read(model):
-    with running(create_app(model, api_key="s3cret", limits=SMALL)) as app:
+    with running(create_app({"films": model}, api_key="s3cret", limits=SMALL)) as app:
         refused = [
             classify(app, {"inputs": "x" * 300}),
             classify(app, {"inputs": "a"}, headers={"authorization": "Bearer wrong"}),
             classify(app, {"inputs": "a"}, headers={"authorization": "Basic s3cret"}),
             classify(app, {"inputs": "a"}, headers={"authorization": "s3cret"}),
-            *(call(app, "GET", path) for path in ("/metrics", "/v1/model", "/openapi.json")),
+            *(call(app, "GET", path) for path in ("/metrics", "/v1/models", "/openapi.json")),
         ]
         key = {"authorization": "Bearer s3cret"}
         allowed = classify(app, {"inputs": "a"}, headers=key)
@@ -380,7 +391,7 @@ def test_the_key_is_checked_before_the_body_is_read(model):
     ],
 )
 def test_keys_that_are_not_ascii(model, key, sent, status):
-    with running(create_app(model, api_key=key)) as app:
+    with running(create_app({"films": model}, api_key=key)) as app:
         response = classify(app, {"inputs": "a"}, headers=[(b"authorization", b"Bearer " + sent)])
     assert response.status_code == status
 
@@ -388,7 +399,7 @@ def test_keys_that_are_not_ascii(model, key, sent, status):
 def test_the_key_is_compared_in_constant_time(model, monkeypatch):
     seen, compare = [], hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda a, b: seen.append((a, b)) or compare(a, b))
-    with running(create_app(model, api_key="s3cret")) as app:
+    with running(create_app({"films": model}, api_key="s3cret")) as app:
         classify(app, {"inputs": "a"}, headers={"authorization": "Bearer s3creT"})
     assert seen == [(b"s3creT", b"s3cret")]
 
@@ -399,7 +410,7 @@ def test_the_key_is_compared_in_constant_time(model, monkeypatch):
 @pytest.mark.parametrize("log_texts", [False, True])
 def test_texts_are_logged_only_on_request(model, caplog, log_texts):
     caplog.set_level(logging.DEBUG)
-    with running(create_app(model, log_texts=log_texts)) as app:
+    with running(create_app({"films": model}, log_texts=log_texts)) as app:
         classify(app, {"inputs": "secretword"})
         classify(app, {"inputs": ["secretword", 3]})
         classify(app, {"inputs": "a", "secretword": 3})
@@ -408,7 +419,7 @@ def test_texts_are_logged_only_on_request(model, caplog, log_texts):
 
 
 def test_metrics_count_requests_texts_and_labels(model):
-    with running(create_app(model)) as app:
+    with running(create_app({"films": model})) as app:
         labels = [r["label"] for r in classify(app, {"inputs": SENTENCES[:5]}).json()["results"]]
         classify(app, {"inputs": 3})
         responses = [call(app, "GET", "/nowhere"), call(app, "GET", "/v1/classify")]
@@ -416,9 +427,9 @@ def test_metrics_count_requests_texts_and_labels(model):
     assert 'ebmcal_requests_total{path="/v1/classify",status="200"} 1.0' in metrics
     assert 'ebmcal_requests_total{path="/v1/classify",status="422"} 1.0' in metrics
     assert 'ebmcal_requests_total{path="other",status="404"} 1.0' in metrics
-    counted = {label: float(n) for label, n in re.findall(r'ebmcal_predicted_total{label="(\w+)"} (\S+)', metrics)}
+    counted = {label: float(n) for label, n in re.findall(r'ebmcal_predicted_total{label="(\w+)".*} (\S+)', metrics)}
     assert sum(counted.values()) == 6, "with the first text, which makes the model ready"
     assert all(counted[label] >= labels.count(label) for label in labels)
-    assert "ebmcal_queue_texts 0.0" in metrics
+    assert 'ebmcal_queue_texts{model="films"} 0.0' in metrics
     assert [r.status_code for r in responses] == [404, 405]
     assert all(set(r.json()) == {"error"} for r in responses)

@@ -14,14 +14,14 @@ import ebmcal
 from ebmcal.serving import Limits, create_app
 
 LIMITS = Limits(max_texts=8, max_characters=200)  # bodies stay below max_body: schemathesis takes a 413 for an error
-ROUTES = [("/v1/classify", "post"), ("/v1/model", "get"), ("/healthz", "get"), ("/readyz", "get"), ("/metrics", "get")]
+ROUTES = [("/v1/classify", "post"), ("/v1/models", "get"), ("/healthz", "get"), ("/readyz", "get"), ("/metrics", "get")]
 VALID, INVALID = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
 
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory):
     model = ebmcal.load(save_classifier(tmp_path_factory.mktemp("fuzz") / "films"))
-    with running(create_app(model, limits=LIMITS)) as app:
+    with running(create_app({"films": model}, limits=LIMITS)) as app:
         yield schemathesis.openapi.from_asgi("/openapi.json", app)
 
 

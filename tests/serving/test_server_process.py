@@ -97,7 +97,7 @@ def serving(*arguments, **options):
 @pytest.fixture(scope="module")
 def server(folder):
     """A server with the web UI that may open few files."""
-    flags = ("--ui", "--max-queue", 2048, "--timeout", WAIT)
+    flags = ("--ui", "--baseline", folder, "--max-queue", 2048, "--timeout", WAIT)
     with serving(folder, 0, *flags, max_files=512) as server:
         yield server
 
@@ -158,7 +158,7 @@ def test_shutdown_and_restart_under_load(folder):
 
 def n_waiting(server):
     """The number of texts in the queue."""
-    return float(re.search(r"\nebmcal_queue_texts (\S+)", server.request("GET", "/metrics")[1]).group(1))
+    return float(re.search(r"ebmcal_queue_texts{.*} (\S+)", server.request("GET", "/metrics")[1]).group(1))
 
 
 def check_connections(folder, port, n):
@@ -230,7 +230,7 @@ def test_long_texts_need_little_memory_and_do_not_delay_others(server):
 
 def test_the_web_ui_is_served_on_request(server):
     status, about = server.request("GET", "/ui/about")
-    assert (status, about["name"]) == (200, "films")
+    assert (status, about["models"]) == (200, ["films", "films (2)"])
 
 
 def memory_peak(pid):
@@ -272,9 +272,16 @@ def test_invalid_models_and_options_are_refused(tmp_path, folder, capsys):
     assert "safetensors" in refusal(capsys, "serve", tmp_path, "--port", 0)
     assert "max_texts must be at least 1, got 0" in refusal(capsys, "serve", folder, "--max-texts", 0)
     assert "--port: expected" in refusal(capsys, "serve", folder, "--port", 99999)
+    assert "add --ui" in refusal(capsys, "serve", folder, "--baseline", folder)
 
 
 @pytest.mark.parametrize("key", [" ", "", "a\nb", " key"])
 def test_invalid_keys_are_refused(folder, capsys, monkeypatch, key):
     monkeypatch.setenv("EBMCAL_API_KEY", key)
     assert "EBMCAL_API_KEY is empty or has" in refusal(capsys, "serve", folder, "--port", 0)
+
+
+def test_a_baseline_with_other_labels_is_refused(tmp_path, folder, capsys):
+    other = save_classifier(tmp_path / "other", ("x", "y", "z"))
+    message = refusal(capsys, "serve", folder, "--ui", "--baseline", other, "--port", "0")
+    assert "different labels: bad, fair, good and x, y, z" in message

@@ -1,4 +1,4 @@
-"""The web UI in Chromium: typing, keyboard, narrow and dark. Skipped without a browser.
+"""The web UI in Chromium: typing, keyboard, a file, errors, narrow and dark. Skipped without a browser.
 
 The page is served with one more script, which acts on it and writes what it found into it; `--dump-dom` returns it.
 """
@@ -17,7 +17,7 @@ pytest.importorskip("fastapi")
 
 import uvicorn
 from fastapi import Response
-from server_tools import fit_rule, fitted_temperature, save_classifier
+from server_tools import NAMES, fit_rule, fitted_temperature, save_classifier
 
 import ebmcal
 from ebmcal.calibration import save_calibrator
@@ -25,7 +25,7 @@ from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import update_card
 from ebmcal.serving import create_app
 from ebmcal.serving.server import address, bound_socket
-from ebmcal.serving.ui import POLICY
+from ebmcal.serving.ui import POLICY, add_ui
 from tiny_models import SENTENCES
 
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -37,8 +37,9 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--dis
 SCRIPTS = {}
 
 
-def add_test_pages(app):
+def add_test_pages(app, service):
     """The page with one more script, under the same policy."""
+    add_ui(app, service)
 
     @app.get("/{name}.html")
     async def page(name: str) -> Response:
@@ -55,12 +56,11 @@ def add_test_pages(app):
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
     place = tmp_path_factory.mktemp("browser")
-    films = save_classifier(place / "films")
+    films, plain = (save_classifier(place / name) for name in ("films", "plain"))
     save_calibrator(films, fitted_temperature())
     update_card(films, histograms=energy_histogram({"train": ebmcal.load(films).predict(SENTENCES)}))
     fit_rule(films, ood=0.1, ood_score="knn", training=[f"a new {text}" for text in SENTENCES])
-    app = create_app(ebmcal.load(films), name="films", with_ui=True)
-    add_test_pages(app)
+    app = create_app({"films": ebmcal.load(films), "plain": ebmcal.load(plain)}, extend=add_test_pages)
     server = uvicorn.Server(uvicorn.Config(app, log_config=None))
     with bound_socket("127.0.0.1", 0) as listening:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -74,7 +74,7 @@ TOOLS = """
 const settled = async () => {
   for (let i = 0; i < 200; i++) {
     await new Promise((done) => setTimeout(done, 50));
-    if (![...document.querySelectorAll("button")].some((b) => b.disabled) && $("model").textContent) return;
+    if (![...document.querySelectorAll("button")].some((b) => b.disabled) && $("models").textContent) return;
   }
 };
 const type = async (text) => { $("text").value = text; $("text-form").requestSubmit(); await settled(); };
@@ -107,7 +107,7 @@ def test_a_text_is_classified(site, tmp_path):
       const marks = () => [...$("energy").querySelectorAll("path.tick")];
       await type("the film was <b>never</b> dull");
       const first = {
-        model: $("model").textContent,
+        models: $("models").textContent, boxes: $("probabilities").children.length,
         rows: $("probabilities").querySelectorAll("tr").length,
         before: $("probabilities").querySelectorAll(".bar.before").length,
         words: $("words").querySelectorAll("[data-effect]").length,
@@ -126,7 +126,8 @@ def test_a_text_is_classified(site, tmp_path):
     """
     found = act(site, tmp_path, script)
     first = found["first"]
-    assert (first["model"], first["rows"]) == ("films", 3)
+    assert first["models"] == "films compared with plain"
+    assert (first["boxes"], first["rows"]) == (2, 6)
     assert first["before"] == 4, "three bars and the legend of the calibrated model"
     assert (first["words"], first["text"], first["bold"]) == (5, "the film was <b>never</b> dull", 0)
     assert first["lines"] == 1
@@ -142,6 +143,40 @@ def test_a_text_is_classified(site, tmp_path):
 
 def neighbours(ticks, places):
     return zip(ticks, ticks[1:], places, places[1:], strict=False)
+
+
+@pytest.mark.slow
+def test_a_file_is_evaluated_with_the_chosen_columns(site, tmp_path):
+    lines = "\\n".join(f"{text.replace(',', '')},{NAMES[i % 3]}" for i, text in enumerate(SENTENCES[:30]))
+    script = f"""
+      const send = async (text) => {{ $("pasted").value = text; $("file-form").requestSubmit(); await settled(); }};
+      await send("");
+      const empty = [$("file-status").textContent, $("file-status").className, $("report").hidden];
+      $("pasted").value = "n,verdict,comment\\n1,good,a";
+      $("pasted").dispatchEvent(new Event("change"));
+      await settled();
+      const columns = {{shown: !$("columns").hidden, options: [...$("text-column").options].map((o) => o.value),
+        text: $("text-column").value, label: $("label-column").value, pair: $("pair-choice").hidden}};
+      $("text-column").value = "n";
+      $("label-column").value = "comment";
+      await send("n,verdict,comment\\n1,good,a");
+      const wrong = $("file-status").textContent;
+      const loaded = new Promise((done) => $("report").addEventListener("load", () => done(true)));
+      await send("comment,verdict\\n{lines}");
+      const page = await (await fetch($("report").src)).text();
+      return {{empty, columns, wrong, loaded: await loaded, refused, page: page.slice(0, 15),
+        shown: !$("report").hidden, save: $("save").download, status: $("file-status").textContent}};
+    """
+    # In a process of its own, the frame would wait for ever: its clock stands still.
+    found = act(site, tmp_path, script, "--disable-features=IsolateSandboxedIframes")
+    assert "Choose a file" in found["empty"][0]
+    assert found["empty"][1:] == ["error", True]
+    assert found["columns"] == {
+        "shown": True, "options": ["n", "verdict", "comment"], "text": "n", "label": "verdict", "pair": True,
+    }  # fmt: skip
+    assert "'a'" in found["wrong"], "it is not a label"
+    assert (found["loaded"], found["refused"], found["page"].lower()) == (True, [], "<!doctype html>")
+    assert (found["shown"], found["save"], found["status"]) == (True, "report.html", "")
 
 
 LOOKS = {
@@ -167,6 +202,6 @@ def test_narrow_and_dark(site, tmp_path, look):
     found = act(site, tmp_path, script, flag)
     assert found["page"] <= found["window"] + 1
     assert found["colours"] == colours
-    focusable = ["TEXTAREA#text", "BUTTON", "SUMMARY", "SUMMARY"]
+    focusable = ["TEXTAREA#text", "BUTTON", "SUMMARY", "SUMMARY", "INPUT#file", "TEXTAREA#pasted", "BUTTON"]
     assert found["focusable"] == focusable
     assert found["labelled"]

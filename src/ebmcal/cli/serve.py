@@ -33,6 +33,7 @@ def _with_limits(function: Callable[..., None]) -> Callable[..., None]:
 def serve(
     model: Model,
     ui: Annotated[bool, typer.Option("--ui", help="Add a web page at / to try the model.")] = False,
+    baseline: Annotated[Path | None, typer.Option(help="Another model, shown next to it in the web UI.")] = None,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for all.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8000,
     log: Annotated[
@@ -46,7 +47,7 @@ def serve(
     from ebmcal.serving import server
 
     server.serve(
-        model, ui=ui, host=host, port=port, limits=checked, log_texts=log_texts, log_file=log,
+        model, ui=ui, baseline=baseline, host=host, port=port, limits=checked, log_texts=log_texts, log_file=log,
         report=lambda text: typer.echo(text, err=True),
     )  # fmt: skip
 

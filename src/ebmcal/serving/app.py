@@ -1,4 +1,4 @@
-"""The ASGI app: routes for classification, health, metrics and the OpenAPI document.
+"""The ASGI app: routes for classification, models, health, metrics and the OpenAPI document.
 
 Bodies are read here instead of by FastAPI: the API key is checked before the first byte of the body is read, and
 reading stops at the limit. Every error response is `{"error": "…"}`.
@@ -9,7 +9,8 @@ import contextlib
 import hmac
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 from fastapi import Depends, FastAPI, Request, Response
@@ -24,21 +25,16 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ebmcal import __version__
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
-from ebmcal.serving import Limits, ui
-from ebmcal.serving.batcher import Text
-from ebmcal.serving.schema import Answers, ModelInfo, Problem, State, parse_request, request_model
-from ebmcal.serving.service import Service
+from ebmcal.serving import Limits
+from ebmcal.serving.schema import Answers, ModelInfo, ModelList, Problem, State, parse_request, request_schema
+from ebmcal.serving.service import AnswerLog, Engine, Service
 from ebmcal.storage import PathLike
 
 log = logging.getLogger("ebmcal.serving")
 
-JSON = "application/json"
-
-#: Where definitions of the schema of a body are in the OpenAPI document.
-DEFINITIONS = "#/paths/~1v1~1classify/post/requestBody/content/application~1json/schema/$defs/{model}"
-
 #: Error statuses of /v1/classify, for the OpenAPI document.
 ERRORS = {
+    404: "There is no model of this name.",
     413: "The body is too large.",
     415: "The body is not JSON.",
     422: "The body is not valid or exceeds a limit.",
@@ -50,20 +46,22 @@ ERRORS = {
 
 
 def create_app(
-    model: Model,
+    models: Mapping[str, Model],
     *,
-    name: str = "model",
     limits: Limits | None = None,
     api_key: str | None = None,
     log_texts: bool = False,
     log_file: PathLike | None = None,
-    with_ui: bool = False,
+    extend: Callable[[FastAPI, Service], None] | None = None,
 ) -> FastAPI:
-    """An ASGI app that serves a model; `log_file` is the answer log, `with_ui` adds a web page at `/`.
+    """An ASGI app that serves models by name; `extend` adds routes, `log_file` is the answer log.
 
-    app = create_app(ebmcal.load("model"), api_key=os.environ["KEY"])
+    app = create_app({"films": ebmcal.load("model")}, api_key=os.environ["KEY"])
     """
-    service = Service(model, name, limits or Limits(), log_file=log_file, log_texts=log_texts)
+    service = Service({name: Engine(model) for name, model in models.items()}, limits or Limits(), api_key, log_texts)
+    if log_file is not None:
+        path, rows = Path(log_file).expanduser(), service.metrics.log_rows
+        service.answer_log = AnswerLog(path, with_texts=log_texts, rows=rows)
 
     @contextlib.asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -82,19 +80,18 @@ def create_app(
     app.add_exception_handler(HTTPException, refuse)
     app.add_exception_handler(Exception, refuse)
     app.add_middleware(RequestLog, service=service)
-    protected = require_key(api_key)
-    _add_routes(app, service, protected)
-    if with_ui:
-        _add_ui(app, service, protected)
+    _add_routes(app, service)
+    if extend:
+        extend(app, service)
     return app
 
 
-def _add_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> None:
+def _add_routes(app: FastAPI, service: Service) -> None:
     """Health and readiness are public; everything else requires the API key."""
+    protected = require_key(service.api_key)
     errors = {status: {"model": Problem, "description": text} for status, text in ERRORS.items()}
     fails: dict[int | str, dict[str, Any]] = {503: {"model": State}}
-    schema = request_model(service.limits).model_json_schema(ref_template=DEFINITIONS)
-    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+    body = {"required": True, "content": {"application/json": {"schema": request_schema(service.limits)}}}
 
     @app.post(
         "/v1/classify",
@@ -104,16 +101,16 @@ def _add_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> No
         **protected | {"responses": protected.get("responses", {}) | errors},
     )
     async def classify(request: Request) -> Response:
-        return await respond(request, service, _classify)
+        return await respond(request, service, lambda content: _classify(service, content))
 
     def state(problem: str) -> Response:
         return JSONResponse({"status": problem or "ok"}, 503 if problem else 200)
 
-    @app.get("/healthz", response_model=State, responses=fails, summary="Whether the worker is alive")
+    @app.get("/healthz", response_model=State, responses=fails, summary="Whether the workers are alive")
     async def healthz() -> Response:
-        return state(service.batcher.problem())
+        return state(service.problem())
 
-    @app.get("/readyz", response_model=State, responses=fails, summary="Whether the model is ready")
+    @app.get("/readyz", response_model=State, responses=fails, summary="Whether the models are ready")
     async def readyz() -> Response:
         return state(service.not_ready())
 
@@ -121,9 +118,9 @@ def _add_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> No
     async def metrics() -> Response:
         return Response(generate_latest(service.metrics.registry), media_type="text/plain; version=0.0.4")
 
-    @app.get("/v1/model", response_model=ModelInfo, summary="The served model", **protected)
-    async def model() -> ModelInfo:
-        return ModelInfo(**service.describe())
+    @app.get("/v1/models", response_model=ModelList, summary="The served models", **protected)
+    async def models() -> ModelList:
+        return ModelList(models=[ModelInfo(name=name, **e.describe()) for name, e in service.engines.items()])
 
     @app.get("/openapi.json", include_in_schema=False, **protected)
     async def openapi() -> Response:
@@ -131,25 +128,16 @@ def _add_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> No
         return JSONResponse(app.openapi_schema)
 
 
-def _add_ui(app: FastAPI, service: Service, protected: dict[str, Any]) -> None:
-    for path, (name, media_type) in ui.FILES.items():
-        app.get(path, include_in_schema=False)(ui.static_file(name, media_type))
-
-    @app.get("/ui/about", include_in_schema=False, **protected)
-    async def about() -> Response:
-        return JSONResponse(service.describe() | {"histogram": ui.stored_histogram(service.model)})
-
-    @app.post("/ui/explain", include_in_schema=False, **protected)
-    async def explain(request: Request) -> Response:
-        return await respond(request, service, ui.explain)
-
-
-async def _classify(service: Service, texts: list[Text]) -> dict[str, Any]:
+async def _classify(service: Service, content: bytes) -> dict[str, Any]:
+    texts, model = parse_request(content, service.limits)
+    name = service.model_name(model)
     if service.log_texts:
         log.info("texts %s", texts)
-    answers = await service.answer(texts)
-    ids = service.log(texts, answers)
-    return {"model": service.name, "results": [{"id": key} | answer for key, answer in zip(ids, answers, strict=True)]}
+    answers = await service.answer(texts, name)
+    ids: list[str | None] = [None] * len(texts)
+    if service.answer_log is not None:
+        ids = [*service.answer_log.append(name, service.engines[name].model.fingerprint, texts, answers)]
+    return {"model": name, "results": [{"id": key, **answer} for key, answer in zip(ids, answers, strict=True)]}
 
 
 def require_key(api_key: str | None) -> dict[str, Any]:
@@ -173,21 +161,26 @@ def require_key(api_key: str | None) -> dict[str, Any]:
 
 
 async def respond(
-    request: Request, service: Service, work: Callable[[Service, list[Text]], Awaitable[Any]]
+    request: Request,
+    service: Service,
+    work: Callable[[bytes], Awaitable[Any]],
+    *,
+    media_type: str = "application/json",
+    max_body: int | None = None,
+    timeout: float | None = None,
 ) -> Response:
-    """Read the texts of a request within the limits and send what `work` makes of them, as JSON.
+    """Read a body within the limits and send what `work` makes of it, as JSON.
 
     The work is cancelled after the timeout or when the client is gone. An `EbmcalError` becomes a 422.
     """
     given = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if given != JSON:
-        raise HTTPException(415, f"Expected a body of type {JSON} (header Content-Type), got {given or 'none'}.")
-    seconds, body = service.limits.timeout, bytearray()
+    if given != media_type:
+        raise HTTPException(415, f"Expected a body of type {media_type} (header Content-Type), got {given or 'none'}.")
+    seconds, body = timeout or service.limits.timeout, bytearray()
 
     async def read_and_work() -> Any:
-        await _read_body(request, service, body)
-        texts = parse_request(bytes(body), service.limits)
-        return await _unless_disconnected(request, work(service, texts))
+        await _read_body(request, service, body, max_body or service.limits.max_body)
+        return await _unless_disconnected(request, work(bytes(body)))
 
     try:
         return JSONResponse(await asyncio.wait_for(read_and_work(), seconds))
@@ -202,8 +195,7 @@ async def respond(
         service.n_buffered -= len(body)
 
 
-async def _read_body(request: Request, service: Service, body: bytearray) -> None:
-    max_body = service.limits.max_body
+async def _read_body(request: Request, service: Service, body: bytearray, max_body: int) -> None:
     too_large = HTTPException(413, f"The body is larger than {max_body} bytes. Split it.")
     announced = request.headers.get("content-length", "0")
     if announced.isdigit() and int(announced) > max_body:

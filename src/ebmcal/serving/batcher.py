@@ -5,7 +5,7 @@ batches. Texts are tokenised in small portions, shortly before they are needed. 
 those that have waited for half the timeout are refused. A lone client never waits: only if the previous batch held
 several requests does the worker wait up to `batch_wait` seconds for the next one to fill.
 
-`encode` turns texts into tokens, `predict` turns tokens into results. A refused request gets an `HTTPException`.
+The batcher knows neither HTTP nor torch: `encode` turns texts into tokens, `predict` turns tokens into results.
 """
 
 import logging
@@ -18,8 +18,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any
 
-from starlette.exceptions import HTTPException
-
+from ebmcal.errors import EbmcalError
 from ebmcal.serving import Limits
 
 log = logging.getLogger("ebmcal.serving")
@@ -32,6 +31,22 @@ PORTION = 65_536
 
 #: A rough number of characters per token, to decide when enough texts are waiting for a batch.
 CHARACTERS_PER_TOKEN = 4
+
+
+class QueueFull(EbmcalError):
+    """There is no room for a request now."""
+
+    def __init__(self, n_waiting: int, retry_after: int) -> None:
+        super().__init__(f"{n_waiting} texts are already waiting. Try again in {retry_after} s.")
+        self.retry_after = retry_after
+
+
+class TooManyTokens(EbmcalError):
+    """A request exceeds the token limit."""
+
+
+class Stopped(EbmcalError):
+    """The worker accepts nothing: the server is shutting down, or the worker died."""
 
 
 @dataclass(eq=False)
@@ -114,7 +129,7 @@ class Batcher:
         """Queue a request; the future returns one result per text. Cancelling the future drops the request."""
         with self._changed:
             if self.is_closing or not self._worker.is_alive():
-                raise HTTPException(503, "The server is shutting down." if self.is_closing else self.problem())
+                raise Stopped("The server is shutting down." if self.is_closing else self.problem())
             n_texts, rate = self.n_waiting + len(texts), self._n_texts / self._seconds
             is_hopeless = self.n_waiting > 0 and n_texts > rate * self.limits.timeout  # it would end as a timeout
             if n_texts > self.limits.max_queue or is_hopeless:
@@ -124,10 +139,8 @@ class Batcher:
             self._changed.notify()
         return request.future
 
-    def _queue_full(self) -> HTTPException:
-        seconds = max(1, min(60, math.ceil(self.n_waiting * self._seconds / self._n_texts)))
-        message = f"{self.n_waiting} texts are already waiting. Try again in {seconds} s."
-        return HTTPException(429, message, {"Retry-After": str(seconds)})
+    def _queue_full(self) -> QueueFull:
+        return QueueFull(self.n_waiting, max(1, min(60, math.ceil(self.n_waiting * self._seconds / self._n_texts))))
 
     def problem(self) -> str:
         """What is wrong with the worker; empty if nothing is."""
@@ -162,7 +175,7 @@ class Batcher:
                 self._encoded.clear()
                 self._waiting.clear()
             for item in left:
-                item.request.fail(HTTPException(503, "The worker stopped before it reached this request."))
+                item.request.fail(Stopped("The worker stopped before it reached this request."))
 
     def _wait_for_texts(self) -> bool:
         """Wait for work, at most a second at a time so that an idle worker shows progress; False when all is done."""
@@ -225,7 +238,7 @@ class Batcher:
             item.request.n_tokens += len(item.tokens)
             if item.request.n_tokens > self.limits.max_tokens:
                 message = f"The request has more than {self.limits.max_tokens} tokens. Split it."
-                item.request.fail(HTTPException(422, message))
+                item.request.fail(TooManyTokens(message))
         return None
 
     def _run(self, batch: list[_Item]) -> None:

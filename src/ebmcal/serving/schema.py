@@ -1,17 +1,20 @@
-"""Requests and responses: the types of the OpenAPI document, and parsing of request bodies.
+"""Requests and responses: parsing of request bodies with plain error messages, and the types of the OpenAPI document.
 
 Error messages state what was received and what is allowed but never quote the body: they may end up in a log.
 """
 
-import functools
-from typing import Annotated, Any
+import re
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, create_model
+from pydantic import BaseModel, Field
+from pydantic_core import from_json
 
 from ebmcal.data.files import INK
 from ebmcal.errors import EbmcalError
 from ebmcal.serving import Limits
 from ebmcal.serving.batcher import Text
+
+KINDS = {dict: "an object", list: "a list", str: "a text", bool: "a boolean", type(None): "null"}
 
 
 class Answer(BaseModel):
@@ -43,7 +46,7 @@ class Answers(BaseModel):
 
 
 class ModelInfo(BaseModel):
-    """The served model."""
+    """A served model."""
 
     name: str
     labels: list[str]
@@ -54,6 +57,12 @@ class ModelInfo(BaseModel):
     max_length: int = Field(description="Maximum number of tokens; longer texts are truncated.")
     is_pair: bool | None = Field(description="Whether inputs are pairs; null if unknown, then both are accepted.")
     abstention: list[str] = Field(description="The guarantees of the abstention rule.")
+
+
+class ModelList(BaseModel):
+    """The served models; the first one answers requests that name none."""
+
+    models: list[ModelInfo]
 
 
 class State(BaseModel):
@@ -68,49 +77,72 @@ class Problem(BaseModel):
     error: str
 
 
-@functools.lru_cache(8)
-def request_model(limits: Limits) -> type[BaseModel]:
-    """The body of `/v1/classify`, with the limits of a server."""
-    text = Annotated[str, Field(max_length=limits.max_characters, pattern=INK)]  # at least one visible character
-    strict = ConfigDict(extra="forbid")
-    pair: Any = create_model("Pair", __config__=strict, text=(text, ...), text_pair=(text | None, None))
-    one = Annotated[text, Tag("text")] | Annotated[pair, Tag("pair")]
-    many = Annotated[
-        list[Annotated[one, Discriminator(_kind_of_item)]], Field(min_length=1, max_length=limits.max_texts)
-    ]
-    inputs = Annotated[one | Annotated[many, Tag("list")], Discriminator(_kind)]
-    return create_model("Request", __config__=strict, inputs=(inputs, ...))
+def request_schema(limits: Limits) -> dict[str, Any]:
+    """The JSON schema of the body of `/v1/classify`."""
+    text = {"type": "string", "maxLength": limits.max_characters, "pattern": INK}
+    pair = {
+        "type": "object", "required": ["text"], "additionalProperties": False, "title": "Pair",
+        "properties": {"text": text, "text_pair": {"anyOf": [text, {"type": "null"}]}},
+    }  # fmt: skip
+    texts = {"type": "array", "items": {"anyOf": [text, pair]}, "minItems": 1, "maxItems": limits.max_texts}
+    model = {"anyOf": [{"type": "string"}, {"type": "null"}], "description": "A name of /v1/models."}
+    inputs = {"anyOf": [text, pair, texts], "description": "A text, a pair, or a list of texts and pairs."}
+    return {
+        "type": "object", "required": ["inputs"], "additionalProperties": False, "title": "Request",
+        "properties": {"inputs": inputs, "model": model},
+    }  # fmt: skip
 
 
-def _kind_of_item(value: Any) -> str:
-    return "pair" if isinstance(value, dict) else "text"
+def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | None]:
+    """The texts and the model name in the body of `/v1/classify`.
+
+    >>> parse_request(b'{"inputs": ["a", {"text": "b", "text_pair": "c"}]}', Limits())
+    (['a', ('b', 'c')], None)
+    >>> parse_request(b'{"inputs": 3}', Limits())
+    Traceback (most recent call last):
+    ebmcal.errors.EbmcalError: "inputs": expected a text or {"text": "…", "text_pair": "…"}, got a number.
+    """
+    try:
+        body = from_json(content)
+    except ValueError as error:
+        raise EbmcalError("The body is not JSON in UTF-8 (without a byte order mark).") from error
+    _check_object(body, "The body", "inputs", "model")
+    inputs, model = body["inputs"], body.get("model")
+    if not isinstance(model, str | None):
+        raise EbmcalError(f'"model": expected a name of /v1/models, got {_kind(model)}.')
+    if not isinstance(inputs, list):
+        return [_parse_text(inputs, '"inputs"', limits)], model
+    if not 1 <= len(inputs) <= limits.max_texts:
+        raise EbmcalError(f'"inputs" has {len(inputs)} texts; expected at least 1 and at most {limits.max_texts}.')
+    return [_parse_text(value, f"inputs[{i}]", limits) for i, value in enumerate(inputs)], model
+
+
+def _parse_text(value: Any, where: str, limits: Limits) -> Text:
+    if not isinstance(value, dict):
+        return _check_text(value, where, limits, ' or {"text": "…", "text_pair": "…"}')
+    _check_object(value, where, "text", "text_pair")
+    text, pair = _check_text(value["text"], f'{where}: "text"', limits), value.get("text_pair")
+    return text if pair is None else (text, _check_text(pair, f'{where}: "text_pair"', limits))
+
+
+def _check_text(text: Any, where: str, limits: Limits, alternative: str = "") -> str:
+    if not isinstance(text, str):
+        raise EbmcalError(f"{where}: expected a text{alternative}, got {_kind(text)}.")
+    if len(text) > limits.max_characters:
+        raise EbmcalError(f"{where} has {len(text)} characters; at most {limits.max_characters} are allowed.")
+    if not re.search(INK, text):
+        raise EbmcalError(f"{where} is an empty text.")
+    return text
+
+
+def _check_object(value: Any, where: str, required: str, optional: str) -> None:
+    if not isinstance(value, dict):
+        raise EbmcalError(f'{where}: expected an object with "{required}", got {_kind(value)}.')
+    if value.keys() - {required, optional}:
+        raise EbmcalError(f'{where} has unknown fields; only "{required}" and "{optional}" are allowed.')
+    if required not in value:
+        raise EbmcalError(f'{where}: "{required}" is missing.')
 
 
 def _kind(value: Any) -> str:
-    return "list" if isinstance(value, list) else _kind_of_item(value)
-
-
-def parse_request(content: bytes, limits: Limits) -> list[Text]:
-    """The texts in the body of `/v1/classify`.
-
-    >>> parse_request(b'{"inputs": ["a", {"text": "b", "text_pair": "c"}]}', Limits())
-    ['a', ('b', 'c')]
-    >>> parse_request(b'{"inputs": 3}', Limits())
-    Traceback (most recent call last):
-    ebmcal.errors.EbmcalError: inputs.text: Input should be a valid string.
-    """
-    try:
-        inputs = request_model(limits).model_validate_json(content).inputs  # type: ignore[attr-defined]
-    except ValidationError as error:
-        raise EbmcalError(_problem(error.errors(include_input=False)[0])) from None
-    values = inputs if isinstance(inputs, list) else [inputs]
-    return [v if isinstance(v, str) else v.text if v.text_pair is None else (v.text, v.text_pair) for v in values]
-
-
-def _problem(found: Any) -> str:
-    place, message = [str(part) for part in found["loc"]], found["msg"]
-    if found["type"] == "extra_forbidden":
-        place, message = place[:-1], "Unknown field"  # its name is a part of the body
-    if found["type"] == "string_pattern_mismatch":
-        message = "The text is empty"
-    return f"{'.'.join(place) or 'The body'}: {message}."
+    return KINDS.get(type(value), "a number")

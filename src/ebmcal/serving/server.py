@@ -1,4 +1,4 @@
-"""The server process: it binds a socket, loads the model, runs the app and shuts down gracefully on a signal.
+"""The server process: it binds a socket, loads the models, runs the app and shuts down gracefully on a signal.
 
 Below HTTP it limits connections: a client that opens many of them, sends half a header, or never reads, costs nothing
 but its connection, and not for long. At the connection limit, which is below the file-descriptor limit, the connection
@@ -14,7 +14,7 @@ import os
 import socket
 import sys
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ebmcal.errors import EbmcalError
-from ebmcal.model import load
+from ebmcal.model import Model, load
 from ebmcal.run_dir import RunDir
 from ebmcal.serving import Limits
 from ebmcal.serving.app import create_app
 from ebmcal.serving.service import check_log
+from ebmcal.serving.ui import add_ui
 from ebmcal.storage import PathLike
 
 log = logging.getLogger("ebmcal.serving")
@@ -51,6 +52,7 @@ def serve(
     model: PathLike,
     *,
     ui: bool = False,
+    baseline: PathLike | None = None,
     host: str = "127.0.0.1",
     port: int = 8000,
     limits: Limits | None = None,
@@ -60,27 +62,41 @@ def serve(
 ) -> None:
     """Serve a model directory over HTTP until a signal arrives: what `ebmcal serve` does.
 
-    `ui` adds a web page at `/`.
+    `ui` adds a web page at `/`, which compares the model with `baseline` if that is given.
 
         ebmcal.serving.serve("runs/a/trials/hidden-seed1/model", port=8000)
     """
     limits, key = limits or Limits(), os.environ.get(KEY_VARIABLE)
     if key is not None and (not key.strip() or key != key.strip() or any(ord(c) < 32 for c in key)):
         raise EbmcalError(f"{KEY_VARIABLE} is empty or has control characters or outer spaces. Set a key or unset it.")
+    if baseline is not None and not ui:
+        raise EbmcalError("--baseline is shown in the web UI; add --ui.")
     if log_file is not None:
         check_log(Path(log_file).expanduser())
     with bound_socket(host, port) as listening:
-        loaded = load(model)
-        place = RunDir.containing(loaded.folder)
-        name = place[1].name if place else loaded.folder.resolve().name
-        options: dict[str, Any] = {"limits": limits, "log_texts": log_texts, "log_file": log_file, "with_ui": ui}
-        app = create_app(loaded, name=name, api_key=key, **options)
+        models = _load_models([model] if baseline is None else [model, baseline])
+        extend = add_ui if ui else None
+        app = create_app(models, limits=limits, api_key=key, log_texts=log_texts, log_file=log_file, extend=extend)
         if key is None and host not in LOCAL_HOSTS:
             report(f"Warning: {host} can be reached by others and there is no API key. Set {KEY_VARIABLE}.")
         what = "web UI" if ui else "POST /v1/classify"
-        report(f"Serving {name} at {address(listening)} ({what}). Stop with Ctrl-C.")
+        report(f"Serving {', '.join(models)} at {address(listening)} ({what}). Stop with Ctrl-C.")
         _run(app, listening, limits)
         report("Stopped; all accepted requests were answered.")
+
+
+def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
+    """Models by trial or directory; they must have the same labels. The second of two equal names gets a number."""
+    models: dict[str, Model] = {}
+    for model in map(load, folders):
+        place = RunDir.containing(model.folder)
+        name = place[1].name if place else model.folder.resolve().name
+        models[f"{name} (2)" if name in models else name] = model
+    labels = [model.label_names for model in models.values()]
+    if labels[0] != labels[-1]:
+        shown = " and ".join(", ".join(names) for names in labels)
+        raise EbmcalError(f"Model and baseline have different labels: {shown}. Give two models of the same task.")
+    return models
 
 
 def bound_socket(host: str, port: int) -> socket.socket:

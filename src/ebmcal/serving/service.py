@@ -1,18 +1,20 @@
-"""What the routes of a server share: `Service`, the model with its `Batcher`, `ServerMetrics` and the `AnswerLog`.
+"""What the routes of a server share: `Service`, with an `Engine` per model, `ServerMetrics` and the `AnswerLog`.
 
 The numbers equal those of `Model.predict`: the same tokens, energies, calibrator and abstention rule.
 """
 
 import asyncio
+import functools
 import itertools
 import json
 import logging
 import os
+import queue
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import Future
+from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,14 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS
 from ebmcal.model import Model
 from ebmcal.modeling.classifier import CHARACTERS_PER_TOKEN, Outputs
 from ebmcal.modeling.packing import Tokens
 from ebmcal.serving import Limits
-from ebmcal.serving.batcher import Batcher, Text
-from ebmcal.storage import PathLike, check_writable
+from ebmcal.serving.batcher import Batcher, QueueFull, Stopped, Text, TooManyTokens
+from ebmcal.storage import check_writable
 
 log = logging.getLogger("ebmcal.serving")
 
@@ -53,49 +55,18 @@ class EncodedText:
         return len(self.tokens.ids)
 
 
-class Service:
-    """A served model: its texts are queued, computed in batches, counted and logged."""
+class Engine:
+    """The work of a `Batcher` for one model: `encode` texts, then `answer`."""
 
-    def __init__(
-        self, model: Model, name: str, limits: Limits, *, log_file: PathLike | None = None, log_texts: bool = False
-    ) -> None:
-        self.model, self.name, self.limits, self.log_texts = model, name, limits, log_texts
+    def __init__(self, model: Model) -> None:
+        self.model = model
         self.rule = model.abstention_rule  # raises if it was fitted for another model or calibrator
         self.max_characters = model.max_length * CHARACTERS_PER_TOKEN
-        self.metrics = ServerMetrics()
-        path, rows = Path(log_file or "").expanduser(), self.metrics.log_rows
-        self.answer_log = AnswerLog(path, with_texts=log_texts, rows=rows) if log_file else None
-        self.is_ready = False  # whether the model has answered a first text
-        self.n_buffered = 0  # bytes of the request bodies in memory
-
-    def start(self) -> None:
-        """Start the worker and send it a first text: the model is ready once it has answered."""
-        self.batcher = Batcher(self.encode, self.compute, self.limits, self.metrics.add_batch)
-        self.metrics.queue.set_function(lambda: self.batcher.n_waiting)
-        first: Text = ("Is this", "a test?") if self.model.is_pair else "Is this a test?"
-        self.batcher.submit([first]).add_done_callback(self._note_ready)
-
-    def _note_ready(self, done: "Future[Any]") -> None:
-        self.is_ready = done.exception() is None
-
-    def stop(self) -> None:
-        """Finish the accepted requests."""
-        if not self.batcher.close(self.limits.timeout):
-            log.error("the worker did not finish within %g s", self.limits.timeout)
-        if self.answer_log is not None:
-            self.answer_log.close()
-
-    def not_ready(self) -> str:
-        """Why the server should not get requests; empty if it should."""
-        if self.batcher.is_closing:
-            return "The server is shutting down."
-        return self.batcher.problem() or ("" if self.is_ready else "The model is starting.")
 
     def describe(self) -> dict[str, Any]:
-        """The entries of `/v1/model`."""
+        """The entries of `/v1/models`."""
         model, info = self.model, METHODS.get(str(self.model.card.get("method")))
         return {
-            "name": self.name,
             "labels": list(model.label_names),
             "calibrator": model.calibrator.name if model.calibrator else None,
             "folded_temperature": model.folded_temperature,
@@ -127,7 +98,7 @@ class Service:
                 encoded[i] = EncodedText(found, is_truncated)
         return [encoded[i] for i in range(len(texts))]
 
-    def compute(self, texts: Sequence[EncodedText]) -> list[dict[str, Any] | EbmcalError]:
+    def answer(self, texts: Sequence[EncodedText]) -> list[dict[str, Any] | EbmcalError]:
         """An answer per text; an error where logits, energy or features are not finite."""
         needs_features = self.rule is not None and self.rule.needs_features
         found = self.model.predictor.predict_tokens([text.tokens for text in texts], features=needs_features)
@@ -162,24 +133,6 @@ class Service:
             columns |= {name: values for name, values in found.columns().items() if name in RULE_FIELDS}
         return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
 
-    async def answer(self, texts: Sequence[Text]) -> list[dict[str, Any]]:
-        """The answers to texts. Cancelling it drops the texts from the queue."""
-        prepared = self.prepare(texts)
-        try:
-            return await asyncio.wrap_future(self.batcher.submit(prepared))
-        except HTTPException:
-            raise
-        except Exception as error:
-            log.error("%s failed: %s", self.name, type(error).__name__, exc_info=error if self.log_texts else None)
-            reason = str(error) if isinstance(error, EbmcalError) else type(error).__name__
-            raise HTTPException(500, f"The model could not answer: {reason}") from error
-
-    def log(self, texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str | None]:
-        """Write answers to the log, if there is one; returns the ids of the rows."""
-        if self.answer_log is None:
-            return [None] * len(texts)
-        return [*self.answer_log.append(self.name, self.model.fingerprint, texts, answers)]
-
 
 class ServerMetrics:
     """Prometheus metrics of one server, never any text; shares of labels and abstentions show drift."""
@@ -194,25 +147,25 @@ class ServerMetrics:
 
         self.requests = make(Counter, "requests", "Requests by path and status.", "path", "status")
         self.seconds = make(Histogram, "request_seconds", "Duration of requests.", "path", buckets=seconds)
-        self.batch_texts = make(Histogram, "batch_texts", "Texts per batch.", buckets=texts)
-        self.batch_seconds = make(Histogram, "batch_seconds", "Duration of batches.", buckets=seconds)
-        self.tokens = make(Counter, "tokens", "Tokens processed.")
-        self.predicted = make(Counter, "predicted", "Texts by predicted label.", "label")
-        self.abstained = make(Counter, "abstained", "Texts the abstention rule abstained on.")
-        self.ood = make(Counter, "out_of_distribution", "Texts classified as out-of-distribution.")
+        self.batch_texts = make(Histogram, "batch_texts", "Texts per batch.", "model", buckets=texts)
+        self.batch_seconds = make(Histogram, "batch_seconds", "Duration of batches.", "model", buckets=seconds)
+        self.tokens = make(Counter, "tokens", "Tokens processed.", "model")
+        self.predicted = make(Counter, "predicted", "Texts by predicted label.", "model", "label")
+        self.abstained = make(Counter, "abstained", "Texts the abstention rule abstained on.", "model")
+        self.ood = make(Counter, "out_of_distribution", "Texts classified as out-of-distribution.", "model")
         self.log_rows = make(Counter, "log_rows", "Rows of the answer log, written or dropped.", "outcome")
-        self.queue = make(Gauge, "queue_texts", "Texts waiting for the model.")
+        self.queue = make(Gauge, "queue_texts", "Texts waiting for the model.", "model")
 
-    def add_batch(self, n_tokens: int, seconds: float, results: list[Any]) -> None:
+    def add_batch(self, model: str, n_tokens: int, seconds: float, results: list[Any]) -> None:
         """Count a finished batch and its predictions."""
-        self.batch_texts.observe(len(results))
-        self.batch_seconds.observe(seconds)
-        self.tokens.inc(n_tokens)
+        self.batch_texts.labels(model).observe(len(results))
+        self.batch_seconds.labels(model).observe(seconds)
+        self.tokens.labels(model).inc(n_tokens)
         for answer in results:
             if isinstance(answer, dict):
-                self.predicted.labels(answer["label"]).inc()
-                self.abstained.inc(answer["decision"] == "abstain")
-                self.ood.inc(bool(answer["is_ood"]))
+                self.predicted.labels(model, answer["label"]).inc()
+                self.abstained.labels(model).inc(answer["decision"] == "abstain")
+                self.ood.labels(model).inc(bool(answer["is_ood"]))
 
 
 def check_log(path: Path) -> None:
@@ -243,10 +196,12 @@ class AnswerLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         _remove_partial_line(path)
         self.path, self.with_texts, self._rows = path, with_texts, rows  # the latter is a counter
+        self._queue: queue.SimpleQueue[tuple[bytes, int] | None] = queue.SimpleQueue()
         self._n_waiting, self._lock = 0, threading.Lock()  # bytes
         self._prefix, self._numbers = f"{time.time_ns():x}", itertools.count()
         self._has_failed = False
-        self._writer = ThreadPoolExecutor(1, "answer log")
+        self._writer = threading.Thread(target=self._write_all, name="answer log", daemon=True)
+        self._writer.start()
 
     def append(self, model: str, weights: str, texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str]:
         """Queue the answers to one request and return the ids of the rows; never waits."""
@@ -266,28 +221,33 @@ class AnswerLog:
         if is_full:
             self._drop(len(ids), "the disk is too slow")
         else:
-            self._writer.submit(self._write, content, len(ids))
+            self._queue.put((content, len(ids)))
         return ids
 
-    def close(self) -> None:
+    def close(self, timeout: float = 10.0) -> None:
         """Write what waits, then end."""
-        self._writer.shutdown()
+        self._queue.put(None)
+        self._writer.join(timeout)
 
-    def _write(self, content: bytes, n_rows: int) -> None:
-        """Append everything or nothing; runs in the writer thread."""
-        try:
-            with open(self.path, "ab", buffering=0) as handle:
-                size = os.fstat(handle.fileno()).st_size
-                if handle.write(content) < len(content):
-                    handle.truncate(size)
-                    raise OSError(28, "No space left on device")
-            self._has_failed = False
-            self._rows.labels("written").inc(n_rows)
-        except OSError as error:
-            self._drop(n_rows, error.strerror or "the disk failed")
-        finally:
+    def _write_all(self) -> None:
+        while (found := self._queue.get()) is not None:
+            content, n_rows = found
+            try:
+                self._write(content)
+                self._has_failed = False
+                self._rows.labels("written").inc(n_rows)
+            except OSError as error:
+                self._drop(n_rows, error.strerror or "the disk failed")
             with self._lock:
                 self._n_waiting -= len(content)
+
+    def _write(self, content: bytes) -> None:
+        """Append everything or nothing."""
+        with open(self.path, "ab", buffering=0) as handle:
+            size = os.fstat(handle.fileno()).st_size
+            if handle.write(content) < len(content):
+                handle.truncate(size)
+                raise OSError(28, "No space left on device")
 
     def _drop(self, n_rows: int, reason: str) -> None:
         self._rows.labels("dropped").inc(n_rows)
@@ -303,3 +263,72 @@ def _remove_partial_line(path: Path, longest: int = 20_000_000) -> None:
             start = max(0, path.stat().st_size - longest)
             handle.seek(start)
             handle.truncate(start + handle.read().rfind(b"\n") + 1)
+
+
+@dataclass(eq=False)
+class Service:
+    """The state of a server."""
+
+    engines: dict[str, Engine]
+    limits: Limits = field(default_factory=Limits)
+    api_key: str | None = None
+    log_texts: bool = False
+    answer_log: AnswerLog | None = None
+    metrics: ServerMetrics = field(default_factory=ServerMetrics)
+    batchers: dict[str, Batcher] = field(default_factory=dict)
+    ready: set[str] = field(default_factory=set)  # models that have answered a first text
+    n_buffered: int = 0  # bytes of the request bodies in memory
+
+    def start(self) -> None:
+        """Start one worker per model and send it a first text: the model is ready once it has answered."""
+        for name, engine in self.engines.items():
+            on_batch = functools.partial(self.metrics.add_batch, name)
+            self.batchers[name] = batcher = Batcher(engine.encode, engine.answer, self.limits, on_batch)
+            self.metrics.queue.labels(name).set_function(functools.partial(getattr, batcher, "n_waiting"))
+            first: Text = ("Is this", "a test?") if engine.model.is_pair else "Is this a test?"
+            batcher.submit([first]).add_done_callback(functools.partial(self._note_ready, name))
+
+    def _note_ready(self, name: str, done: "Future[Any]") -> None:
+        if done.exception() is None:
+            self.ready.add(name)
+
+    def stop(self) -> None:
+        """Finish the accepted requests."""
+        for name, batcher in self.batchers.items():
+            if not batcher.close(self.limits.timeout):
+                log.error("the worker of %s did not finish within %g s", name, self.limits.timeout)
+        if self.answer_log is not None:
+            self.answer_log.close()
+
+    def problem(self) -> str:
+        """What is wrong with the workers; empty if nothing is."""
+        return " ".join(filter(None, (batcher.problem() for batcher in self.batchers.values())))
+
+    def not_ready(self) -> str:
+        """Why the server should not get requests; empty if it should."""
+        if any(batcher.is_closing for batcher in self.batchers.values()):
+            return "The server is shutting down."
+        starting = ", ".join(name for name in self.engines if name not in self.ready)
+        return self.problem() or (f"Starting: {starting}." if starting else "")
+
+    def model_name(self, name: str | None) -> str:
+        """The name of a served model; None is the first."""
+        if name is not None and name not in self.engines:
+            raise HTTPException(404, str(unknown_name("model", name, self.engines)))
+        return next(iter(self.engines)) if name is None else name
+
+    async def answer(self, texts: Sequence[Text], name: str) -> list[dict[str, Any]]:
+        """The answers of a model to texts. Cancelling it drops the texts from the queue."""
+        prepared = self.engines[name].prepare(texts)
+        try:
+            return await asyncio.wrap_future(self.batchers[name].submit(prepared))
+        except QueueFull as error:
+            raise HTTPException(429, str(error), {"Retry-After": str(error.retry_after)}) from error
+        except Stopped as error:
+            raise HTTPException(503, str(error)) from error
+        except TooManyTokens:
+            raise
+        except Exception as error:
+            log.error("%s failed: %s", name, type(error).__name__, exc_info=error if self.log_texts else None)
+            reason = str(error) if isinstance(error, EbmcalError) else type(error).__name__
+            raise HTTPException(500, f"The model could not answer: {reason}") from error

@@ -1,38 +1,124 @@
-"""The web UI: a page next to the API on which a text can be tried. `ebmcal serve MODEL --ui`.
+"""The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
 
-The answer to a text is explained. `static/` is sent to the browser: plain HTML, CSS and JavaScript without any other
-source.
+The answer to a text is explained; an uploaded CSV file, with labelled texts or predictions of any classifier, is
+evaluated. `static/` is sent to the browser: plain HTML, CSS and JavaScript without any other source.
 """
 
+import asyncio
+import csv
+import io
 import re
-from collections.abc import Callable
+import secrets
+import tempfile
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fastapi import Response
+from fastapi import FastAPI, Request, Response
+from fastapi.responses import HTMLResponse, JSONResponse
+from starlette.exceptions import HTTPException
 
+from ebmcal.data import as_dataset
+from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.model import Model
+from ebmcal.predictions import Predictions
 from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions.files import FileColumns, read_columns
 from ebmcal.selective import AbstentionRule
 from ebmcal.selective.ood import OOD_SCORES
 from ebmcal.selective.rule import SCORE_NAMES
+from ebmcal.serving.app import require_key, respond
 from ebmcal.serving.batcher import Text
+from ebmcal.serving.schema import parse_request
 from ebmcal.serving.service import Service
 
-#: What the page may do: use files of this server.
+#: What the page may do: use files of this server and show a report in a frame.
 POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'"
+    "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/ui.js": ("ui.js", "text/javascript")}
 
 #: Words that are left out one at a time; of a longer text the first ones.
 MAX_WORDS = 100
 
+#: Limits of uploaded files: bytes, rows, columns, seconds for a report, reports that are kept.
+MAX_FILE, MAX_ROWS, MAX_COLUMNS, REPORT_TIMEOUT, KEPT_REPORTS = 5_000_000, 2000, 1000, 600.0, 8
 
-def static_file(name: str, media_type: str) -> Callable[[], Any]:
-    """A route that sends a file of the page."""
+#: Of the intervals in a report.
+N_RESAMPLES = 200
+
+_ONE_REPORT = threading.Lock()  # matplotlib is not thread-safe, and a report of a disconnected client is still drawn
+
+
+def add_ui(app: FastAPI, service: Service) -> None:
+    """Add the page and its routes to an app."""
+    for path, (name, media_type) in FILES.items():
+        app.get(path, include_in_schema=False)(_file(name, media_type))
+    protected: dict[str, Any] = {"include_in_schema": False, **require_key(service.api_key)}
+    first = next(iter(service.engines.values()))
+    about = {
+        "models": list(service.engines),
+        "histogram": stored_histogram(first.model),
+        "is_pair": bool(first.model.is_pair),
+        "is_energy_trained": first.describe()["is_energy_trained"],
+    }
+
+    @app.get("/ui/about", **protected)
+    async def get_about() -> Response:
+        return JSONResponse(about)
+
+    @app.post("/ui/explain", **protected)
+    async def explain(request: Request) -> Response:
+        async def explain_first(content: bytes) -> dict[str, Any]:
+            text = parse_request(content, service.limits)[0][0]
+            models = [await _explain(service, name, text) for name in service.engines]
+            return {"models": models, **await _word_effects(service, text, models[0])}
+
+        return await respond(request, service, explain_first)
+
+    _add_file_routes(app, service, protected)
+
+
+def _add_file_routes(app: FastAPI, service: Service, protected: dict[str, Any]) -> None:
+    reports: dict[str, str] = {}
+    one_at_a_time = asyncio.Lock()  # a report needs a lot of memory
+    limits: dict[str, Any] = {"media_type": "text/csv", "max_body": MAX_FILE}
+
+    @app.post("/ui/columns", **protected)
+    async def columns(request: Request) -> Response:
+        async def describe(content: bytes) -> dict[str, Any]:
+            return await asyncio.to_thread(describe_columns, next(iter(service.engines.values())).model, content)
+
+        return await respond(request, service, describe, **limits)
+
+    @app.post("/ui/report", **protected)
+    async def report(request: Request, text: str = "text", text_pair: str = "", label: str = "label") -> Response:
+        async def create(content: bytes) -> dict[str, str]:
+            async with one_at_a_time:
+                predictions = await predict_file(service, content, text, text_pair or None, label)
+                html = await asyncio.to_thread(report_html, predictions)
+            name = secrets.token_urlsafe(16)
+            reports[name] = html
+            if len(reports) > KEPT_REPORTS:
+                del reports[next(iter(reports))]
+            return {"report": f"ui/report/{name}"}
+
+        return await respond(request, service, create, **limits, timeout=REPORT_TIMEOUT)
+
+    @app.get("/ui/report/{name}", include_in_schema=False)  # a frame cannot send the API key: the name is a secret
+    async def stored_report(name: str) -> Response:
+        if name not in reports:
+            raise HTTPException(404, "This report does not exist any more. Create it again.")
+        return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
+
+
+def _file(name: str, media_type: str) -> Callable[[], Any]:
     content = resources.files("ebmcal.serving").joinpath("static", name).read_bytes()
 
     async def send() -> Response:
@@ -53,16 +139,19 @@ def stored_histogram(model: Model) -> dict[str, Any] | None:
     return {"edges": edges, "shares": {name: shares[name] for name in order or shares}}
 
 
-async def explain(service: Service, texts: list[Text]) -> dict[str, Any]:
-    """The answer to the first text with probabilities before calibration, the reason of the decision, and words."""
-    (answer,) = await service.answer(texts[:1])
+async def _explain(service: Service, name: str, text: Text) -> dict[str, Any]:
+    (answer,) = await service.answer([text], name)
+    engine = service.engines[name]
+    info = engine.describe()
     logits = np.array([list(answer["logits"].values())])
-    before = softmax(logits * (service.model.folded_temperature or 1.0))[0]
+    before = softmax(logits * (info["folded_temperature"] or 1.0))[0]
     return {
         **answer,
-        **await _word_effects(service, texts[0], answer),
+        "name": name,
         "before": dict(zip(answer["logits"], before.tolist(), strict=True)),
-        "explanation": explain_decision(service.rule, answer),
+        "calibrator": info["calibrator"] or ("temperature, in the weights" if info["folded_temperature"] else None),
+        "abstention": info["abstention"],
+        "explanation": explain_decision(engine.rule, answer),
         "ood_score_name": OOD_SCORES.get(answer["ood_score_name"]),
     }
 
@@ -84,7 +173,7 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
 
 async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) -> dict[str, Any]:
     """Each word with E(text) − E(text without it): positive if the word raises the energy."""
-    (text,) = service.prepare([text])
+    (text,) = service.engines[answer["name"]].prepare([text])
     first = text if isinstance(text, str) else text[0]
     spans = [match.span() for match in re.finditer(r"\S+", first)]
     shown = spans[:MAX_WORDS] if len(spans) > 1 else []
@@ -93,9 +182,114 @@ async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) ->
     size = max(1, min(service.limits.max_texts, service.limits.max_tokens // (answer["n_tokens"] + 2)))
     energies: list[float] = []
     for i in range(0, len(variants), size):
-        energies += [found["energy"] for found in await service.answer(variants[i : i + size])]
+        energies += [found["energy"] for found in await service.answer(variants[i : i + size], answer["name"])]
     words = [
         {"start": start, "end": end, "word": first[start:end], "effect": answer["energy"] - energy}
         for (start, end), energy in zip(shown, energies, strict=True)
     ]
     return {"words": words, "n_words": len(spans)}
+
+
+def describe_columns(model: Model, content: bytes) -> dict[str, Any]:
+    """The columns of a file and the most likely choice of text, second text and label."""
+    with _as_file(content) as path:
+        table = read_columns(path)
+    names = list(table.columns)
+    sample = {name: [str(value) for value in values[:20]] for name, values in table.columns.items()}
+
+    def first(*wanted: Any) -> str | None:
+        return next((name for name in wanted if name in names), None)
+
+    known = [name for name in names if set(sample[name]) <= set(model.label_names)]
+    label = first("label", *known, "labels", "class", "category", "target") or names[-1]
+    by_length = sorted((name for name in names if name != label), key=lambda name: -sum(map(len, sample[name])))
+    text = first(model.card.get("text_column"), "text", "sentence", "sentence1", *by_length) or names[0]
+    pair = first(model.card.get("text_pair_column"), "text_pair", "sentence2") if model.is_pair else None
+    return {"columns": names, "text": text, "text_pair": pair, "label": label, "is_predictions": _has_classes(table)}
+
+
+async def predict_file(
+    service: Service, content: bytes, text: str, text_pair: str | None, label: str
+) -> dict[str, Predictions]:
+    """The predictions in a file, or those of each served model for its texts."""
+    model = next(iter(service.engines.values())).model
+    found = await asyncio.to_thread(_read, content, model.label_names, text, text_pair, label)
+    if isinstance(found, Predictions):
+        return {"your file": found}
+    return {name: await _predict(service, name, found) for name in service.engines}
+
+
+def report_html(named: Mapping[str, Predictions]) -> str:
+    """The evaluation report, as `ebmcal evaluate --report` writes it."""
+    from ebmcal.evaluation import evaluate
+
+    with _ONE_REPORT, tempfile.TemporaryDirectory() as scratch, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # about few rows: the report states their number
+        path = Path(scratch) / "report.html"
+        evaluate(named, n_resamples=N_RESAMPLES).report(path)
+        return path.read_text(encoding="utf-8")
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    _check_header(content)
+    with tempfile.TemporaryDirectory() as scratch:
+        path = Path(scratch) / "your file.csv"
+        path.write_bytes(content)
+        try:
+            yield path
+        except EbmcalError as error:  # the user does not know the temporary directory
+            raise EbmcalError(str(error).replace(str(path), path.stem)) from error
+
+
+def _check_header(content: bytes) -> None:
+    """Raise if there are too many columns: pyarrow needs 20 kB of memory for each, even in a file of one row."""
+    text = content.decode("utf-16" if content[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf-8", "replace")
+    try:
+        rows = (csv.reader(io.StringIO(text, newline=None), delimiter=mark) for mark in ",;\t|")
+        n_columns = max(len(next(filter(None, lines), [])) for lines in rows)
+    except csv.Error:  # a name is too long
+        n_columns = MAX_COLUMNS + 1
+    if n_columns > MAX_COLUMNS:
+        raise EbmcalError(f"The file has too many columns; at most {MAX_COLUMNS:,} are possible here.")
+
+
+def _has_classes(table: FileColumns) -> bool:
+    return any(name.startswith(("prob_", "logit_")) for name in table.columns)
+
+
+def _read(content: bytes, label_names: tuple[str, ...], text: str, text_pair: str | None, label: str) -> Any:
+    """The predictions in a file, or its texts and labels as a dataset."""
+    with _as_file(content) as path:
+        table = read_columns(path)
+        if table.n_rows > MAX_ROWS:
+            raise EbmcalError(
+                f"The file has {table.n_rows:,} rows; at most {MAX_ROWS:,} are possible here. Use ebmcal predict and "
+                "evaluate."
+            )
+        if not _has_classes(table):
+            return as_dataset(
+                path, text_column=text, text_pair_column=text_pair, label_column=label, label_names=label_names
+            )
+        if label not in table.columns:
+            raise unknown_name("column", label, table.columns)
+        table.columns["label"] = table.columns[label]
+        return Predictions.from_columns(table)
+
+
+async def _predict(service: Service, name: str, rows: Any) -> Predictions:
+    texts, pairs = list(rows["text"]), list(rows["text_pair"]) if "text_pair" in rows.column_names else None
+    inputs = texts if pairs is None else list(zip(texts, pairs, strict=True))
+    answers: list[dict[str, Any]] = []
+    longest = service.engines[name].model.max_length
+    size = max(1, min(service.limits.max_texts, service.limits.max_tokens // longest))
+    for start in range(0, len(inputs), size):
+        answers += await service.answer(inputs[start : start + size], name)
+    return Predictions(
+        np.asarray(rows["label"]),
+        service.engines[name].model.label_names,
+        probs=np.array([list(answer["probabilities"].values()) for answer in answers]),
+        energies=np.array([answer["energy"] for answer in answers]),
+        texts=texts,
+        text_pairs=pairs,
+    )

@@ -7,7 +7,7 @@ const DASHES = ["", "6 3", "2 2", "8 3 2 3", "1 3"];
 const percent = (p) => (100 * p).toFixed(1) + "%";
 const short = (x) => Number(x.toPrecision(4)).toString().replace("-", "−");
 const signed = (x, digits) => (x >= 0 ? "+" : "−") + Math.abs(x).toFixed(digits);
-let about = null;  // the model
+let about = { models: [], histogram: null, is_pair: false };
 
 function make(tag, text, attributes = {}) {
   const node = document.createElement(tag);
@@ -26,8 +26,8 @@ function draw(tag, attributes, text) {
 // A header holds bytes: the key is sent as UTF-8.
 const asBytes = (text) => String.fromCharCode(...new TextEncoder().encode(text));
 
-async function request(path, body) {
-  const headers = body === undefined ? {} : { "Content-Type": "application/json" };
+async function request(path, body, type) {
+  const headers = type ? { "Content-Type": type } : {};
   if ($("key").value) headers.Authorization = "Bearer " + asBytes($("key").value);
   const response = await fetch(path, { method: body === undefined ? "GET" : "POST", headers, body });
   if (response.status === 401) $("locked").hidden = false;
@@ -35,70 +35,79 @@ async function request(path, body) {
   return response.json();
 }
 
-function report(text, isError = false) {
-  $("status").textContent = text;
-  $("status").className = isError && text ? "error" : "muted";
+function report(place, text, isError = false) {
+  place.textContent = text;
+  place.className = isError && text ? "error" : "muted";
 }
 
-// Runs an action: the button is disabled and the status line shows progress and errors.
-async function run(action) {
-  const button = $("text-form").querySelector("button");
+// Runs an action of a form: its button is disabled and its status line shows progress and errors.
+async function run(form, status, progress, action) {
+  const button = $(form).querySelector("button");
   button.disabled = true;
-  report("…");
+  report($(status), progress);
   try {
     await action();
-    report("");
+    report($(status), "");
   } catch (error) {
-    report(error.message, true);
+    report($(status), error.message, true);
   } finally {
     button.disabled = false;
   }
 }
 
 async function start() {
-  about = await request("ui/about");
-  $("model").textContent = about.name;
-  $("second").hidden = !about.is_pair;
-  $("locked").hidden = true;
+  try {
+    about = await request("ui/about");
+    $("models").textContent = about.models.join(" compared with ");
+    $("second").hidden = $("pair-choice").hidden = !about.is_pair;
+    $("locked").hidden = true;
+  } catch (error) {
+    report($("status"), error.message, true);
+  }
 }
 
 // One text
 
 async function classify() {
-  if (!about) await start();
+  if (!about.models.length) await start();
   const inputs = { text: $("text").value };
   if (about.is_pair) inputs.text_pair = $("pair").value;
   $("result").hidden = true;
-  const result = await request("ui/explain", JSON.stringify({ inputs }));
+  const result = await request("ui/explain", JSON.stringify({ inputs }), "application/json");
   $("result").hidden = false;
-  $("probabilities").replaceChildren(...probabilities(result));
-  $("decision").replaceChildren(...decision(result));
-  $("energy").replaceChildren(...energy(result));
+  const model = result.models[0];
+  $("probabilities").replaceChildren(...result.models.map(probabilities));
+  $("decision").replaceChildren(...decision(model));
+  $("energy").replaceChildren(...energy(model));
   $("words").replaceChildren(...words(result, inputs.text));
 }
 
-function probabilities(result) {
-  const calibrator = about.calibrator || (about.folded_temperature ? "temperature, in the weights" : null);
+function probabilities(model) {
+  const box = make("div");
+  box.append(make("h3", model.name));
   const table = make("table");
   const caption = make("caption");
-  if (calibrator) {
-    caption.append(swatch("before"), "before and ", swatch("after"), "after calibration (" + calibrator + ")");
+  if (model.calibrator) {
+    caption.append(swatch("before"), "before and ", swatch("after"), "after calibration (" + model.calibrator + ")");
   } else {
     caption.append(swatch("after"), "not calibrated: this model has no calibrator");
   }
   table.append(caption);
-  for (const [label, p] of Object.entries(result.probabilities)) {
+  for (const [label, p] of Object.entries(model.probabilities)) {
     const row = table.insertRow();
-    row.append(make("th", label, { scope: "row", class: label === result.label ? "best" : "" }));
+    row.append(make("th", label, { scope: "row", class: label === model.label ? "best" : "" }));
     const bars = make("td", null, { class: "bars" });
-    if (calibrator) bars.append(bar("before", result.before[label]));
+    if (model.calibrator) bars.append(bar("before", model.before[label]));
     bars.append(bar("after", p));
     const number = make("td", percent(p), { class: "number" });
-    if (calibrator) number.prepend(make("span", percent(result.before[label]) + " → ", { class: "small" }));
+    if (model.calibrator) number.prepend(make("span", percent(model.before[label]) + " → ", { class: "small" }));
     row.append(bars, number);
   }
-  if (!result.is_truncated) return [table];
-  return [table, make("p", "The text reaches the maximum length of the model; its end may be ignored.", { class: "muted" })];
+  box.append(table);
+  if (model.is_truncated) {
+    box.append(make("p", "The text reaches the maximum length of the model; its end may be ignored.", { class: "muted" }));
+  }
+  return box;
 }
 
 function swatch(kind) {
@@ -111,19 +120,19 @@ function bar(kind, p) {
   return node;
 }
 
-function decision(result) {
+function decision(model) {
   const nodes = [];
-  if (result.decision === null) {
-    nodes.push(make("p", "The model has no abstention rule: “" + result.label + "” is its most probable label. " +
+  if (model.decision === null) {
+    nodes.push(make("p", "The model has no abstention rule: “" + model.label + "” is its most probable label. " +
       "Fit a rule with ebmcal abstain.", { class: "muted" }));
   } else {
-    const verdict = result.decision === "abstain" ? "Abstain" : "Answer “" + result.label + "”";
-    nodes.push(make("p", verdict + ": " + result.explanation + ".", { class: "verdict " + result.decision }));
+    const verdict = model.decision === "abstain" ? "Abstain" : "Answer “" + model.label + "”";
+    nodes.push(make("p", verdict + ": " + model.explanation + ".", { class: "verdict " + model.decision }));
   }
-  if (result.label_set) nodes.push(make("p", "Label set: " + (result.label_set.join(", ") || "empty")));
-  if (about.abstention.length) {
+  if (model.label_set) nodes.push(make("p", "Label set: " + (model.label_set.join(", ") || "empty")));
+  if (model.abstention.length) {
     const more = make("details");
-    more.append(make("summary", "Guarantees of the rule"), ...about.abstention.map((line) => make("p", line, { class: "muted" })));
+    more.append(make("summary", "Guarantees of the rule"), ...model.abstention.map((line) => make("p", line, { class: "muted" })));
     nodes.push(more);
   }
   return nodes;
@@ -131,21 +140,21 @@ function decision(result) {
 
 // Energy and out-of-distribution score
 
-function energy(result) {
+function energy(model) {
   const nodes = [];
-  if (result.is_ood !== null) {
-    const verdict = (result.is_ood ? "Out-of-distribution" : "Not out-of-distribution") + ": " + result.ood_score_name + " is " +
-      short(result.ood_score) + "; " + percent(result.ood_p_value) + " of the calibration texts have one at least as high (p-value).";
-    nodes.push(make("p", verdict, { class: "verdict" + (result.is_ood ? " abstain" : "") }));
+  if (model.is_ood !== null) {
+    const verdict = (model.is_ood ? "Out-of-distribution" : "Not out-of-distribution") + ": " + model.ood_score_name + " is " +
+      short(model.ood_score) + "; " + percent(model.ood_p_value) + " of the calibration texts have one at least as high (p-value).";
+    nodes.push(make("p", verdict, { class: "verdict" + (model.is_ood ? " abstain" : "") }));
   }
   const trained = about.is_energy_trained ? "" : " This model was not trained with noise, so the energy is only a weak indicator.";
-  const energy = result.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(result.energy) + "; low";
+  const energy = model.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(model.energy) + "; low";
   nodes.push(make("p", energy + " = like the training data." + trained, { class: "muted" }));
   if (!about.histogram) {
     nodes.push(make("p", "The model directory has no energy histograms to compare with.", { class: "muted" }));
     return nodes;
   }
-  nodes.push(legend(), histogram(about.histogram, result.energy));
+  nodes.push(legend(), histogram(about.histogram, model.energy));
   return nodes;
 }
 
@@ -239,11 +248,58 @@ function words(result, text) {
   return [marked, note, more];
 }
 
-$("text-form").addEventListener("submit", (event) => {
-  event.preventDefault();
-  run(classify);
-});
+// A file
+
+let described = null;  // the content that the shown columns belong to
+
+async function fileContent() {
+  const text = $("file").files.length ? await $("file").files[0].text() : $("pasted").value;
+  if (!text.trim()) throw new Error("Choose a file or paste its content.");
+  return text;
+}
+
+async function showColumns(text) {
+  const found = await request("ui/columns", text, "text/csv");
+  described = text;
+  const fill = (id, chosen, isOptional) => {
+    const names = isOptional ? ["", ...found.columns] : found.columns;
+    $(id).replaceChildren(...names.map((name) => make("option", name || "(none)", { value: name })));
+    $(id).value = chosen ?? "";
+  };
+  fill("text-column", found.text, false);
+  fill("pair-column", found.text_pair, true);
+  fill("label-column", found.label, false);
+  $("text-choice").hidden = found.is_predictions;
+  $("pair-choice").hidden = found.is_predictions || !about.is_pair;
+  $("columns").hidden = false;
+}
+
+async function createReport() {
+  $("report").hidden = $("save").hidden = true;
+  const text = await fileContent();
+  if (text !== described) await showColumns(text);
+  const columns = new URLSearchParams({ label: $("label-column").value });
+  if (!$("text-choice").hidden) columns.set("text", $("text-column").value);
+  if (!$("pair-choice").hidden && $("pair-column").value) columns.set("text_pair", $("pair-column").value);
+  const created = await request("ui/report?" + columns, text, "text/csv");
+  $("report").src = $("save").href = created.report;
+  $("report").hidden = $("save").hidden = false;
+  $("report").scrollIntoView({ block: "nearest" });
+}
+
+function submitted(form, status, progress, action) {
+  $(form).addEventListener("submit", (event) => {
+    event.preventDefault();
+    run(form, status, progress, action);
+  });
+}
+
+submitted("text-form", "status", "…", classify);
+submitted("file-form", "file-status", "Working; a thousand rows may take a minute …", createReport);
+for (const id of ["file", "pasted"]) {
+  $(id).addEventListener("change", () => run("file-form", "file-status", "…", async () => showColumns(await fileContent())));
+}
 $("text").addEventListener("keydown", (event) => {
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("text-form").requestSubmit();
 });
-run(start);
+start();
