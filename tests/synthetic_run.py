@@ -148,3 +148,29 @@ def make_evaluation(rows, comparisons=(), detection=(), **meta):
     """An `Evaluation` of hand-made rows."""
     frames = {"results": rows, "comparisons": comparisons, "detection": detection}
     return Evaluation.from_records(frames, meta={"task": "rte", "task_metric": "accuracy", **meta})
+
+
+HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll": 0.4, "brier": 0.2}
+BASELINE = {"accuracy": 0.85, "ece_classwise": 0.10, "ece_top_label": 0.12, "nll": 0.5, "brier": 0.2}
+
+
+def two_methods(**meta):
+    """Two methods with two seeds; calibrators fitted on training rows and on calibration rows; an ensemble."""
+    values = {("hidden", 1, None): HIDDEN, ("baseline ensemble", None, None): HIDDEN | {"ece_classwise": 0.02}}
+    values["hidden", 2, None] = HIDDEN | {"accuracy": 0.84, "ece_classwise": 0.03}
+    for seed in (1, 2):
+        values["baseline", seed, "temperature (dev)"] = BASELINE | {"ece_classwise": 0.01}
+        values["baseline", seed, "temperature (train)"] = BASELINE
+    values["baseline", 1, None] = BASELINE
+    values["baseline", 2, None] = BASELINE | {"accuracy": 0.83, "ece_classwise": 0.12}
+    return make_evaluation(make_results(values), **meta)
+
+
+def column(table, name):
+    """The texts of a column of a table."""
+    return [row[table.columns.index(name)].text for row in table.cells()]
+
+
+def best(table, name):
+    """The rows of a table that are marked as best in a column."""
+    return [row[0].text for row in table.cells() if row[table.columns.index(name)].is_best]

@@ -33,12 +33,10 @@ from ebmcal.errors import EbmcalError, Interrupted
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json, write_text
-from synthetic_run import make_evaluation, make_predictions, make_results
+from synthetic_run import BASELINE, HIDDEN, best, column, make_evaluation, make_predictions, make_results, two_methods
 
 EXAMPLES = Path(__file__).parents[1] / "benchmarks"
 SHARPNESS = {"baseline": 3.0, "hidden": 1.3, "scalar": 1.5}
-HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06}
-BASELINE = {"accuracy": 0.85, "ece_classwise": 0.10, "ece_top_label": 0.12}
 
 
 @pytest.fixture
@@ -215,26 +213,6 @@ def test_differences_over_tasks_are_means_of_the_tests():
     assert across_tasks(tasks[:1]) == []
     values = {("baseline", 1, None): {"accuracy": 0.8}}
     assert across_tasks([make_evaluation(make_results(values))] * 2) == []
-
-
-def two_methods(**meta):
-    """Two methods with two seeds; calibrators fitted on training rows and on calibration rows; an ensemble."""
-    values = {("hidden", 1, None): HIDDEN, ("baseline ensemble", None, None): HIDDEN | {"ece_classwise": 0.02}}
-    values[("hidden", 2, None)] = HIDDEN | {"accuracy": 0.84, "ece_classwise": 0.03}
-    for seed in (1, 2):
-        values[("baseline", seed, None)] = BASELINE
-        values[("baseline", seed, "temperature (dev)")] = BASELINE | {"ece_classwise": 0.01}
-        values[("baseline", seed, "temperature (train)")] = BASELINE
-    return make_evaluation(make_results(values), **meta)
-
-
-def best(table, column):
-    index = table.columns.index(column)
-    return [row[0].text for row in table.cells() if row[index].is_best]
-
-
-def column(table, name):
-    return [row[table.columns.index(name)].text for row in table.cells()]
 
 
 def test_published_numbers_are_those_of_the_paper():

@@ -1,29 +1,17 @@
 """The report in headless Chromium: layout at several widths, sorting, folding, dark mode, hostile texts.
 
-A copy of the page gets a script that acts and writes what it saw into the page; `--dump-dom` reads it back. Skipped
-without a browser.
+A copy of the page gets a script that acts and writes what it saw into the page. Skipped without a browser.
 """
 
-import html
-import json
 import re
-import shutil
-import subprocess
 
 import pytest
 
+from browser import found_in, needs_browser
 from ebmcal.reports import write_report
 from synthetic_run import HOSTILE_TEXTS, make_run
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH"),
-    pytest.mark.slow,
-]
-FLAGS = [
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--disable-extensions", "--virtual-time-budget=3000",
-]  # fmt: skip
+pytestmark = [needs_browser, pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +23,13 @@ def act(page, tmp_path, script, *flags):
     """The value of a script (the body of a function that returns JSON) in a copy of the page."""
     text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", page.read_text(encoding="utf-8"))
     hook = (
-        "<pre id='seen'></pre><script>let seen; try { seen = "
+        "<pre id='found'></pre><script>let seen; try { seen = "
         f"(() => {{ {script} }})(); }} catch (error) {{ seen = 'error: ' + error; }}"
-        "document.getElementById('seen').textContent = JSON.stringify(seen);</script></body>"
+        "document.getElementById('found').textContent = JSON.stringify(seen);</script></body>"
     )
     copy = tmp_path / "copy.html"
     copy.write_text(text.replace("</body>", hook), encoding="utf-8")
-    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, "--dump-dom", copy.as_uri()]
-    shown = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-    return json.loads(html.unescape(re.search(r'<pre id="seen">(.*?)</pre>', shown, re.S)[1]))
+    return found_in(copy.as_uri(), tmp_path / "profile", *flags)
 
 
 TABLE = """
@@ -120,41 +106,6 @@ def test_nothing_is_wider_than_the_page(page, tmp_path, width):
     assert seen["page"]
     if width == 1200:
         assert seen["wide"] == [], "no table or figure is wider than its container"
-
-
-def test_first_screen_and_length_at_1200_pixels(page, tmp_path):
-    script = """
-      const bottom = (q) => document.querySelector(q).getBoundingClientRect().bottom;
-      return {facts: bottom('.facts'), commands: bottom('.commands'),
-              before: document.querySelector('details.section').getBoundingClientRect().top};
-    """
-    seen = act(page, tmp_path, script, "--window-size=1200,900")
-    assert seen["facts"] < seen["commands"] < 800, "what, how good and what to do are on the first screen"
-    assert seen["before"] < 6 * 900, "at most six screens before the collapsed sections"
-
-
-def test_texts_of_figures_stay_inside_and_apart(page, tmp_path):
-    script = """
-      document.querySelectorAll('details').forEach((d) => (d.open = true));
-      const cut = [], over = [];
-      for (const svg of document.querySelectorAll('figure svg')) {
-        const frame = svg.getBoundingClientRect();
-        const boxes = [...svg.querySelectorAll('text')].map((t) => [t.textContent, t.getBoundingClientRect(), t]);
-        for (const [text, box] of boxes) {
-          const out = [frame.left - box.left, box.right - frame.right, frame.top - box.top, box.bottom - frame.bottom];
-          if (Math.max(...out) > 1) cut.push(svg.getAttribute('aria-label') + ': ' + text);
-        }
-        const level = boxes.filter((b) => !(b[2].getAttribute('transform') || '').match(/rotate\\(-?[1-8]/));
-        for (const [a, p] of level) for (const [b, q] of level) {
-          if (p === q || p.left > q.left) continue;
-          const wide = Math.min(p.right, q.right) - Math.max(p.left, q.left);
-          const high = Math.min(p.bottom, q.bottom) - Math.max(p.top, q.top);
-          if (wide > 2 && high > 4) over.push(svg.getAttribute('aria-label') + ': ' + a + ' / ' + b);
-        }
-      }
-      return {cut, over};
-    """
-    assert act(page, tmp_path, script, "--window-size=1300,900") == {"cut": [], "over": []}
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from scipy.stats import spearmanr
 from ebmcal.metrics import ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.reports import plots
-from ebmcal.reports.plots import STYLES, compact_svg, energy_histogram, safe_label, styles_for, to_svg
+from ebmcal.reports.plots import STYLES, energy_histogram, safe_label, styles_for, to_svg
 from synthetic_run import LABELS, make_history, make_predictions
 
 ODD_NAMES = (
@@ -84,20 +84,6 @@ def test_reliability_has_the_histogram_below_and_ignores_unlabelled_rows():
     assert sum(p.get_height() for p in below.patches) == pytest.approx(1)
     shown = plots.reliability_diagram(rows.rows(np.arange(20))).child_axes[0]
     assert [p.get_height() for p in below.patches] == [p.get_height() for p in shown.patches]
-
-
-def test_the_legend_of_a_reliability_diagram_covers_neither_bars_nor_histogram():
-    boxes = []
-
-    def panel(ax):
-        plots.reliability_diagram(make_predictions(40), ax, name="mine")
-        boxes.append(ax)
-
-    plots.draw("key", "", "", panel, size=(3.8, 3.9), below=0.85)  # the layout of reports
-    (ax,) = boxes
-    legend, data, below = (part.get_window_extent() for part in (ax.get_legend(), ax, ax.child_axes[0]))
-    assert below.y1 < legend.y0 < legend.y1 <= data.y0
-    assert data.x0 <= legend.x0 < legend.x1 <= data.x1
 
 
 def test_confusion_matrix_counts_every_pair_once():
@@ -212,13 +198,6 @@ def test_tradeoff_has_a_point_per_checkpoint_and_rings_the_last():
     points, ring = ax.lines
     assert len(points.get_xdata()) == 4
     assert ring.get_xdata().tolist() == [points.get_xdata()[-1]]
-
-
-def test_compacting_leaves_text_alone():
-    raw = (
-        '<?xml?>\n<svg xmlns="http://www.w3.org/2000/svg"><text x="1.23456"> id="text_1" 0.123456 #0072b2</text></svg>'
-    )
-    assert compact_svg(raw).endswith('<text x="1.23"> id="text_1" 0.123456 #0072b2</text></svg>')
 
 
 def test_reliability_of_a_label_is_class_wise():

@@ -298,16 +298,17 @@ def test_no_label_of_a_figure_is_cut_off(small_run, tmp_path, monkeypatch, scale
         assert min(box.x0, box.y0, width - box.x1, height - box.y1) > -0.03, place
 
 
-def test_confidence_is_called_wrong_only_if_the_difference_is_significant():
-    def rows(n, n_right, confidence):
-        return Predictions([0] * n_right + [1] * (n - n_right), ("a", "b"), probs=[[confidence, 1 - confidence]] * n)
-
-    assert (
-        confidence_verdict(rows(26, 25, 0.95)) == "1.2 points below its accuracy: no clear miscalibration on 26 texts"
-    )
-    assert confidence_verdict(rows(1000, 800, 0.9)) == "10.0 points above its accuracy: the model is overconfident"
-    assert confidence_verdict(rows(1000, 800, 0.7)) == "10.0 points below its accuracy: the model is underconfident"
-    assert "no clear" in confidence_verdict(rows(1, 1, 0.6))
+@pytest.mark.parametrize(
+    ("n", "n_right", "confidence", "words"),
+    [
+        (26, 25, 0.95, "1.2 points below its accuracy: no clear miscalibration on 26 texts"),
+        (1000, 800, 0.9, "10.0 points above its accuracy: the model is overconfident"),
+        (1000, 800, 0.7, "10.0 points below its accuracy: the model is underconfident"),
+    ],
+)
+def test_confidence_is_called_wrong_only_if_the_difference_is_significant(n, n_right, confidence, words):
+    labels = [0] * n_right + [1] * (n - n_right)
+    assert confidence_verdict(Predictions(labels, ("a", "b"), probs=[[confidence, 1 - confidence]] * n)) == words
 
 
 def test_evaluation_reports(tmp_path):

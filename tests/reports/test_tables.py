@@ -13,43 +13,23 @@ from ebmcal.reports.page import Table
 from ebmcal.reports.tables import (
     class_table,
     confident_errors,
-    confusion_table,
     energy_examples,
-    label_issue_table,
     noise_auroc_table,
     noise_examples,
-    noise_source_table,
 )
-from synthetic_run import HOSTILE_TEXTS, LABELS, make_evaluation, make_history, make_predictions, make_results
-
-HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll": 0.4, "brier": 0.2}
-BASELINE = {"accuracy": 0.85, "ece_classwise": 0.10, "ece_top_label": 0.12, "nll": 0.5, "brier": 0.2}
-
-
-def two_methods(**meta):
-    """Two methods with two seeds; a calibrator fitted on training rows and one on calibration rows."""
-    rows = make_results(
-        {
-            ("hidden", 1, None): HIDDEN,
-            ("hidden", 2, None): HIDDEN | {"accuracy": 0.84, "ece_classwise": 0.03},
-            ("baseline", 1, "temperature (dev)"): BASELINE | {"ece_classwise": 0.01},
-            ("baseline", 2, "temperature (dev)"): BASELINE | {"ece_classwise": 0.01},
-            ("baseline", 1, "temperature (train)"): BASELINE,
-            ("baseline", 2, "temperature (train)"): BASELINE,
-            ("baseline", 1, None): BASELINE,
-            ("baseline", 2, None): BASELINE | {"accuracy": 0.83, "ece_classwise": 0.12},
-        }
-    )
-    return make_evaluation(rows, **meta)
-
-
-def best(table, column):
-    index = table.columns.index(column)
-    return [row[0].text for row in table.cells() if row[index].is_best]
-
-
-def column(table, name):
-    return [row[table.columns.index(name)].text for row in table.cells()]
+from synthetic_run import (
+    BASELINE,
+    HIDDEN,
+    HOSTILE_TEXTS,
+    LABELS,
+    best,
+    column,
+    make_evaluation,
+    make_history,
+    make_predictions,
+    make_results,
+    two_methods,
+)  # fmt: skip
 
 
 def test_summary_shows_means_over_seeds_in_the_order_of_the_paper():
@@ -231,17 +211,6 @@ def test_class_table_against_hand_worked_numbers():
     assert table.frame["ECE"].tolist() == pytest.approx([(0.1 + 0.2 + 0.3 + 0.6) / 4] * 2)
 
 
-def test_many_labels_show_those_with_the_lowest_recall():
-    rng = np.random.default_rng(0)
-    logits = rng.normal(size=(600, 40))
-    rows = Predictions(rng.integers(0, 40, 600), tuple(f"c{i}" for i in range(40)), logits=logits)
-    table = class_table(rows)
-    assert len(table) == 20
-    assert "20 labels with the lowest recall of 40" in table.notes[0]
-    assert table.frame["Recall"].is_monotonic_increasing
-    assert len(confusion_table(rows)) == 10
-
-
 def test_confident_errors_are_sorted_and_counted():
     rows = make_predictions(200, 3.0)
     table = confident_errors(rows, n=5)
@@ -250,14 +219,6 @@ def test_confident_errors_are_sorted_and_counted():
     assert f"{wrong.sum()} of 200" in table.notes[0]
     no_texts = confident_errors(Predictions([0], ("a", "b"), probs=[[0.1, 0.9]], ids=["r7"]))
     assert no_texts.frame["Text"].tolist() == ["id r7"]
-
-
-def test_label_issues_are_cut_and_counted():
-    issues = [{"text": f"t{i}", "given": "a", "suggested": "b", "score": 1 - i / 100} for i in range(30)]
-    table = label_issue_table(issues)
-    assert len(table) == 10
-    assert "first 10 of 30" in table.notes[0]
-    assert table.frame.iloc[0].tolist() == ["t0", "a", "b", 1.0]
 
 
 def test_energy_examples_are_the_ends_with_both_posteriors():
@@ -313,14 +274,6 @@ def test_noise_auroc_per_method_with_warnings():
     assert "too easy (held-out AUROC 0.99)" in notes
     assert "used 3.0 times" in notes
     assert not len(noise_auroc_table([], make_evaluation([]).detection))
-
-
-def test_noise_sources_show_what_is_known():
-    noise = {"sources": {"splice": {"words": 12.25, "copies": 0.634, "lm": {"x": 1}}, "mlm": {"words": 9.0}}}
-    table = noise_source_table(noise)
-    assert table.columns == ["Source", "Words", "Copies"]
-    assert [cell.text for cell in table.cells()[1]] == ["mlm", "9.0", "–"]
-    assert not len(noise_source_table({}))
 
 
 def test_terminal_takes_markup_as_text():

@@ -157,6 +157,12 @@ def test_a_rule_for_another_calibrator_is_refused_before_serving(tmp_path):
 SMALL = Limits(max_body=200, max_texts=3, max_characters=20, max_tokens=12)
 
 
+@pytest.fixture(scope="module")
+def small(model):
+    with running(create_app({"films": model}, limits=SMALL)) as app:
+        yield app
+
+
 @pytest.mark.parametrize(
     ("body", "status", "message"),
     [
@@ -179,9 +185,8 @@ SMALL = Limits(max_body=200, max_texts=3, max_characters=20, max_tokens=12)
         ({"inputs": ["a", " "]}, 422, "inputs[1] is an empty text"),
     ],
 )
-def test_invalid_requests_are_refused_with_the_reason(model, body, status, message):
-    with running(create_app({"films": model}, limits=SMALL)) as app:
-        response = classify(app, body)
+def test_invalid_requests_are_refused_with_the_reason(small, body, status, message):
+    response = classify(small, body)
     assert (response.status_code, message in response.json()["error"]) == (status, True), response.text
 
 
@@ -197,10 +202,9 @@ def test_invalid_requests_are_refused_with_the_reason(model, body, status, messa
         (b'{"inputs": "a"}', "text/plain", 415),
     ],
 )
-def test_bytes_that_are_not_json_are_refused(model, content, media_type, status):
-    with running(create_app({"films": model}, limits=SMALL)) as app:
-        response = call(app, "POST", "/v1/classify", content=content, headers={"content-type": media_type})
-        after = classify(app, {"inputs": "a joy"})
+def test_bytes_that_are_not_json_are_refused(small, content, media_type, status):
+    response = call(small, "POST", "/v1/classify", content=content, headers={"content-type": media_type})
+    after = classify(small, {"inputs": "a joy"})
     assert (response.status_code, after.status_code) == (status, 200)
     assert set(response.json()) == {"error"}
 

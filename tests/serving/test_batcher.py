@@ -63,18 +63,6 @@ def test_waiting_texts_are_batched_within_the_token_budget(slow):
     started.close()
 
 
-def test_a_full_queue_refuses_with_a_time_to_retry(slow):
-    started = busy(slow, max_queue=3, max_texts=3)
-    accepted = started.submit(["a", "b"])
-    with pytest.raises(QueueFull, match="2 texts are already waiting") as caught:
-        started.submit(["c", "d"])
-    assert 1 <= caught.value.retry_after <= 60
-    slow.go.set()
-    assert accepted.result(WAIT) == ["A", "B"]
-    assert started.submit(["c", "d", "e"]).result(WAIT) == ["C", "D", "E"]
-    started.close()
-
-
 def test_a_request_that_would_time_out_is_refused(slow):
     """A new batcher expects 50 texts per second, so five in a tenth of a second."""
     started = busy(slow, timeout=0.1)
@@ -210,21 +198,6 @@ def test_a_dead_worker_is_reported_and_nobody_waits_for_it(slow):
     started._worker.join(WAIT)
     with pytest.raises(Stopped, match="died"):
         started.submit(["z"])
-
-
-def test_a_stuck_worker_is_reported_and_an_idle_one_is_not(slow):
-    started = start(slow, stall=0.2)
-    time.sleep(0.5)
-    assert started.problem() == ""
-    stuck = started.submit(["x"])
-    assert slow.started.wait(WAIT)
-    time.sleep(0.4)
-    assert "stuck" in started.problem()
-    slow.go.set()
-    assert stuck.result(WAIT) == ["X"]
-    time.sleep(0.1)
-    assert started.problem() == ""
-    started.close()
 
 
 @pytest.mark.parametrize(

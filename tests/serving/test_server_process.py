@@ -161,7 +161,8 @@ def n_waiting(server):
     return float(re.search(r"ebmcal_queue_texts{.*} (\S+)", server.request("GET", "/metrics")[1]).group(1))
 
 
-def check_connections(folder, port, n):
+def test_every_one_of_many_connections_gets_its_own_answer(folder, server):
+    n, port = 150, server.port
     texts = [f"{SENTENCES[i % len(SENTENCES)]} {i}" for i in range(n)]
     expected = ebmcal.load(folder).predict(texts).probs
 
@@ -183,16 +184,6 @@ def check_connections(folder, port, n):
     responses = asyncio.run(connect_all())
     assert {status for status, _ in responses} == {200}
     assert all(is_correct(body, probs) for (_, body), probs in zip(responses, expected, strict=True))
-
-
-def test_every_one_of_many_connections_gets_its_own_answer(folder, server):
-    check_connections(folder, server.port, 150)
-
-
-@pytest.mark.slow
-def test_every_one_of_a_thousand_connections_gets_its_own_answer(folder):
-    with serving(folder, 0, "--max-queue", 2048, "--timeout", WAIT) as server:
-        check_connections(folder, server.port, 1000)
 
 
 def test_half_sent_headers_neither_block_the_server_nor_fill_the_log(server):

@@ -3,11 +3,6 @@
 The page is served with one more script, which acts on it and writes what it found into it; `--dump-dom` returns it.
 """
 
-import html
-import json
-import re
-import shutil
-import subprocess
 import threading
 
 import pytest
@@ -20,6 +15,7 @@ from fastapi import Response
 from server_tools import NAMES, fit_rule, fitted_temperature, save_classifier
 
 import ebmcal
+from browser import found_in, needs_browser
 from ebmcal.calibration import save_calibrator
 from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import update_card
@@ -28,12 +24,7 @@ from ebmcal.serving.server import address, bound_socket
 from ebmcal.serving.ui import POLICY, add_ui
 from tiny_models import SENTENCES
 
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no chromium, chromium-browser or google-chrome on PATH")
-FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-         "--disable-sync", "--disable-component-update", "--disable-extensions",
-         "--virtual-time-budget=20000"]  # fmt: skip
-
+pytestmark = needs_browser
 SCRIPTS = {}
 
 
@@ -96,9 +87,7 @@ def act(site, tmp_path, script, *flags):
     """What a script that acts on the page returns."""
     name = f"t{len(SCRIPTS)}"
     SCRIPTS[name] = TOOLS % script
-    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", *flags, "--dump-dom", f"{site}/{name}.html"]
-    dom = subprocess.run(command, capture_output=True, text=True, timeout=240, check=True).stdout
-    return json.loads(html.unescape(re.search(r'<pre id="found">(.*?)</pre>', dom, re.S).group(1)))
+    return found_in(f"{site}/{name}.html", tmp_path / "profile", *flags)
 
 
 def test_a_text_is_classified(site, tmp_path):
