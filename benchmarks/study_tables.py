@@ -223,10 +223,10 @@ def recipe() -> str:
 
 #: Settings of the trials in results/energy: suffix of the task -> name.
 STRENGTHS = {
-    "": "default (λ .1 → 0, noise in every 4th step)",
-    "-published": "default, published form",
-    "-strong": "λ .4 constant, noise in every step",
-    "-strong-published": "the same, published form",
+    "": "default",
+    "-published": "default, published",
+    "-strong": "strong",
+    "-strong-published": "strong, published",
 }
 
 
