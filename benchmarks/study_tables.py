@@ -33,6 +33,12 @@ PAPER_ROWS = [
     ("baseline", "scaling-binning (dev)"), ("baseline", "temperature (dev)"),
 ]  # fmt: skip
 
+#: Methods that are compared with the baseline.
+COMPARED = {
+    "hidden": "`hidden`", "scalar": "`scalar`", "sharp-hidden": "`sharp-hidden`", "poscal": "PosCal",
+    "label-smoothing": "Label smoothing",
+}  # fmt: skip
+
 #: Columns of the headline table.
 HEADLINE = [(method, calibrator) for method in ("baseline", "hidden") for calibrator in (None, "temperature (dev)")]
 
@@ -314,7 +320,7 @@ def differences() -> str:
     """Methods minus the baseline: accuracy, top-label ECE as trained, NLL with a temperature."""
     cells = Cells("study")
     rows = []
-    for method in ("hidden", "label-smoothing"):
+    for method in COMPARED:
         for task in cells.tasks("baseline", method):
             found = paired(task, method, calibrated=True)
             if task == "wnli" or found is None:
@@ -371,7 +377,7 @@ def findings() -> str:
         f"**The baseline is more accurate than the frozen probe** on {(gain > 0).sum()} of {len(probe)} combinations; "
         f"the differences are {100 * gain.min():+.1f} to {100 * gain.max():+.1f} points.",
     ]
-    for method, name in (("hidden", "`hidden`"), ("label-smoothing", "Label smoothing")):
+    for method, name in [entry for entry in COMPARED.items() if cells.tasks("baseline", entry[0])]:
         lines.append(f"**{name} against the baseline, both with a temperature:** {_verdicts(method)}.")
     lines.append(_cross_fit_finding())
     flipped = load("label_issues", "label_issues")
