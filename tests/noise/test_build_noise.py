@@ -1,7 +1,5 @@
 """`build_noise` and `generate_noise`: what trainings draw, what is held out, what is reused, what is rejected."""
 
-from pathlib import Path
-
 import pytest
 from datasets import Dataset
 
@@ -49,9 +47,9 @@ def make_noise(noise, cache, train=TRAIN, test=TEST, n_draws=96, **changes):
     return build_noise(config, train, test, ("bad", "good"), n_draws=n_draws, cache_dir=cache, reporter=Reporter())
 
 
-def rows_of(noise, name, n):
+def rows_of(noise, cache, name, n):
     """Rows of the store of a source."""
-    return NoiseStore.open(Path(noise.description["sources"][name]["directory"])).rows(n)
+    return NoiseStore.open(cache / noise.description["sources"][name]["directory"]).rows(n)
 
 
 def words_of(texts):
@@ -97,7 +95,7 @@ def test_texts_of_a_file_are_drawn_or_held_out(tmp_path):
 
 def test_held_out_noise_of_an_lm_comes_after_the_texts_for_training(lm, cache):
     noise = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=80)
-    rows = [row["text"] for row in rows_of(noise, f"infill:{lm}", 80 + len(noise.held_out))]
+    rows = [row["text"] for row in rows_of(noise, cache, f"infill:{lm}", 80 + len(noise.held_out))]
     assert sorted(text for text, _ in noise.stream(1).draw(range(80))) == sorted(rows[:80])
     assert noise.held_out["text"][:] == rows[80:]
     facts = noise.description["sources"][f"infill:{lm}"]
@@ -135,7 +133,7 @@ def test_a_label_conditioned_lm_reads_other_labels(lm, cache):
     noise = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=20, condition="other")
     assert noise.description["sources"][f"infill:{lm}"]["lm"]["label_names"] == ["bad", "good"]
     own = {str(i): ("bad", "good")[i % 2] for i in range(120)}
-    rows = rows_of(noise, f"infill:{lm}", 20)
+    rows = rows_of(noise, cache, f"infill:{lm}", 20)
     assert all(row["label"] in ("bad", "good") and row["label"] != own[row["source_id"]] for row in rows)
 
 
@@ -145,7 +143,7 @@ def test_noise_of_some_training_rows_is_made_from_those_rows(lm, cache):
     assert words_of(text for text, _ in restricted.stream(1).draw(range(60))) <= words_of(some["text"])
     stored = make_noise(f"infill:{lm}", cache, EASY, EASY, n_draws=60)
     half = EASY.select(range(60))
-    rows = {row["text"] for row in rows_of(stored, f"infill:{lm}", 60) if int(row["source_id"]) < 60}
+    rows = {row["text"] for row in rows_of(stored, cache, f"infill:{lm}", 60) if int(row["source_id"]) < 60}
     drawn = {text for text, _ in stored.restricted_to(half).stream(1).draw(range(60))}
     assert drawn == rows
     with pytest.raises(EbmcalError, match="has no text written from these rows"):

@@ -128,7 +128,7 @@ def build_stored(
         "rejected": store.rejected,
         "lm": card,
         "sampling": store.identity,
-        "directory": str(store.directory),
+        "directory": store.directory.relative_to(cache_dir).as_posix(),  # in the cache
     }
     examples = [{"source": part.name} | {k: row[k] for k in SHOWN} for row in store.examples()]
     return BuiltSource(StoredStream(table.slice(0, n_texts), None), held_out, facts, examples)
