@@ -44,9 +44,10 @@ def generate_noise(
     for name, facts in built.description["sources"].items():
         if not facts["online"]:
             n_held_out = sum(source == name for source in built.held_out["source"])
+            store = work.cache / facts["directory"]
             typer.echo(
-                f"{facts['directory']}: {facts['n_texts']:,} noise texts for training and {n_held_out:,} held out. "
-                f"Examples: ebmcal noise show {facts['directory']}"
+                f"{store}: {facts['n_texts']:,} noise texts for training and {n_held_out:,} held out. "
+                f"Examples: ebmcal noise show {store}"
             )
 
 
