@@ -55,9 +55,10 @@ class Console(Reporter):
     def stage(self, title: str, total: int | None = None) -> Iterator[Advance]:
         from rich import progress as rich
 
-        bar_and_count = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
-        times = (rich.TimeElapsedColumn(), rich.TextColumn("remaining"), rich.TimeRemainingColumn())
-        columns = (*bar_and_count, *times, rich.TextColumn("{task.fields[note]}"))
+        # Fits 80 columns with the longest title and note: the time left, and how long it took once finished.
+        time = rich.TimeRemainingColumn(elapsed_when_finished=True)
+        bar_and_count = (rich.TextColumn("{task.description}"), rich.BarColumn(10), rich.MofNCompleteColumn())
+        columns = (*bar_and_count, time, rich.TextColumn("{task.fields[note]}"))
         with super().stage(title, total), rich.Progress(*columns, console=self.console) as bars:
             bar = bars.add_task(title, total=total, note="")
 
