@@ -110,9 +110,6 @@ def test_options(table, folder, run):
     header, first, _ = out.splitlines()
     assert header.startswith("id,ticket,text,predicted,logit_bad")
     assert first.startswith("7,7,'=fine,")
-    code, out, _ = run(folder, table / "new.csv", "-o", table / "out.npz")
-    assert code == 0
-    np.testing.assert_allclose(Predictions.read(table / "out.npz").probs, ebmcal.load(folder).predict_proba(TEXTS))
     code, out, err = run(folder, "-", "--mc-dropout", "2", stdin="fine\n")
     assert "disagreement" in json.loads(out)
     assert "standard output: 1 row, averaged" in err
@@ -123,7 +120,6 @@ def test_options(table, folder, run):
     [
         (["new.csv", "-o", "out.csv", "--rule", "absent.json"], "does not exist"),
         (["new.csv", "-o", "there.csv"], "--overwrite"),
-        (["new.csv", "-o", "there.npz"], "--overwrite"),
         (["new.csv", "-o", "out.xlsx"], "xlsx"),
         (["new.csv", "--encoding", "martian"], "martian"),
         (["new.csv", "--engine", "spark"], "Unknown engine"),
@@ -132,13 +128,12 @@ def test_options(table, folder, run):
 )
 def test_mistakes_are_reported_before_a_model_is_loaded(arguments, words, table, folder, run, monkeypatch):
     monkeypatch.setattr("ebmcal.model.load", lambda *_, **__: pytest.fail("loaded"))
-    for name in ("there.csv", "there.npz"):
-        (table / name).write_text("mine")
+    (table / "there.csv").write_text("mine")
     paths = [table / a if "." in a and not a.startswith("-") else a for a in arguments]
     code, _, err = run(folder, *paths)
     assert code == 1
     assert words in err
-    assert (table / "there.npz").read_text() == "mine"
+    assert (table / "there.csv").read_text() == "mine"
 
 
 def test_strict_and_bad_input_exit_with_1(table, folder, run):

@@ -118,12 +118,3 @@ def test_applying_to_a_file_keeps_its_other_columns(suffix, tmp_path, calibrated
     assert list(columns) == ["note", "id", "prob_a", "prob_b", "prob_c", "confidence"]
     assert columns["note"] == ["first", ""]
     np.testing.assert_allclose(np.asarray(columns["confidence"], dtype=float), found.confidence)
-
-
-def test_applying_to_arrays_writes_predictions(tmp_path, calibrated_rows):
-    calibrator = TemperatureScaling().fit(*calibrated_rows(500, 3))
-    np.savez(tmp_path / "new.npz", logits=np.eye(3))
-    apply_to_file(calibrator, tmp_path / "new.npz", tmp_path / "out.npz")
-    found = Predictions.read(tmp_path / "out.npz")
-    np.testing.assert_array_equal(found.probs, calibrator.predict_proba(np.eye(3)))
-    assert found.meta["calibrator"]["name"] == "temperature"

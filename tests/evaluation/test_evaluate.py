@@ -205,18 +205,6 @@ def test_the_ensemble_is_the_mean_of_all(both):
             ebmcal.evaluate(given, ensemble=True, **options, **QUICK)
 
 
-def test_human_labels_are_compared_with_the_probabilities():
-    rng = np.random.default_rng(0)
-    shares = rng.dirichlet([1, 1, 1], 300)
-    people = Predictions(shares.argmax(axis=1), NAMES, probs=shares, human=rng.multinomial(20, shares))
-    sure = people.with_probs(np.eye(3)[shares.argmax(axis=1)] * 0.97 + 0.01)
-    found = ebmcal.evaluate({"people": people, "sure": sure}, **QUICK)
-    for name in metrics.HUMAN_METRICS:
-        assert value(found, "people", name, column="high") < value(found, "sure", name, column="low")
-    assert value(found, "sure", "nll") < value(found, "people", "nll")  # the majority label alone prefers the other
-    assert "KL from" in str(found.table())
-
-
 def test_the_calibrator_must_not_be_evaluated_on_its_own_rows(both):
     with pytest.warns(UserWarning, match="used to fit the calibrator"):
         ebmcal.evaluate({"base": both["base"]}, fit=both["base"], metrics=["nll"], **QUICK)

@@ -34,17 +34,6 @@ def test_scores_on_errors_are_undefined_without_errors():
     assert metrics.confidence_on_errors([1, 1], probs=[[0.9, 0.1]] * 2) == pytest.approx(0.9)
 
 
-def test_human_labels():
-    shares, probs = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]], [[0.5, 0.5], [0.9, 0.1], [0.5, 0.5]]
-    labels = [1, 0, 0]
-    assert metrics.human_tv(labels, probs=probs, human=shares) == pytest.approx((0.25 + 0.1 + 0.0) / 3)
-    kl = [0.25 * np.log(0.5) + 0.75 * np.log(1.5), np.log(1 / 0.9), 0.0]
-    assert metrics.human_kl(labels, probs=probs, human=shares) == pytest.approx(np.mean(kl))
-    assert metrics.human_kl([0], probs=[[0.0, 1.0]], human=[[1.0, 0.0]]) == pytest.approx(708.4, abs=0.1)
-    with pytest.raises(EbmcalError, match=r"human: expected shape \(1, 2\)"):
-        metrics.human_tv([1], probs=[[0.5, 0.5]], human=shares)
-
-
 @pytest.mark.parametrize("n_classes", [2, 20])  # few and many classes take different paths
 def test_a_tie_goes_to_the_first_class(n_classes):
     probs = np.full((1, n_classes), 1 / n_classes)

@@ -1,4 +1,4 @@
-"""Prediction files as people have them: separators, rounding, BOMs, pipes, votes, odd arrays, unequal columns."""
+"""Prediction files as people have them: separators, rounding, BOMs, pipes, unequal columns."""
 
 import io
 import json
@@ -13,7 +13,6 @@ from ebmcal import EbmcalError, Predictions
 from ebmcal.predictions.files import _from_arrow
 
 PROBS = [[0.93, 0.07], [0.4, 0.6]]
-SHARES = [[0.25, 0.75], [1.0, 0.0], [0.5, 0.5]]
 
 
 def check(predictions):
@@ -161,56 +160,3 @@ def test_a_class_column_that_the_file_does_not_declare_is_refused(tmp_path):
     pq.write_table(table.append_column("prob_c", pa.array([0.0, 0.0])), tmp_path / "p.parquet")
     with pytest.raises(EbmcalError, match="'prob_c' is not one of the classes a, b"):
         Predictions.read(tmp_path / "p.parquet")
-
-
-def votes(path, column):
-    probs = [{"prob_no": 0.5, "prob_yes": 0.5}] * len(column)
-    path.write_text("\n".join(json.dumps(p | {"labels": c}) for p, c in zip(probs, column, strict=True)))
-    return path
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        [["yes", "yes", "yes", "no"], ["no"], ["no", "yes"]],
-        [{"yes": 3, "no": 1}, {"no": 5}, {"no": 0.5, "yes": 0.5}],
-    ],
-)
-def test_votes_in_a_column_give_shares_and_a_majority(tmp_path, column):
-    found = Predictions.read(votes(tmp_path / "p.jsonl", column))
-    np.testing.assert_allclose(found.human, SHARES)
-    assert found.labels.tolist() == [1, 0, 0]  # of a tie the first class
-
-
-@pytest.mark.parametrize(
-    ("column", "words"),
-    [
-        ([["no"], ["nein"]], r"column 'labels', row 1: Unknown class 'nein'"),
-        ([{"no": 1}, {"no": "many"}], r"column 'labels', row 1 is many; expected a number"),
-        ([["no"], 3], r"column 'labels', row 1 is 3; expected a list of labels or counts"),
-        ([["no"], []], "every row needs at least one human label"),
-    ],
-)
-def test_bad_votes_are_named(tmp_path, column, words):
-    with pytest.raises(EbmcalError, match=words):
-        Predictions.read(votes(tmp_path / "p.jsonl", column))
-
-
-def test_a_missing_column_of_human_labels_is_named(tmp_path):
-    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_no\nno,0.5,0.5,1\n")
-    with pytest.raises(EbmcalError, match="'human_no' but no 'human_yes'"):
-        Predictions.read(tmp_path / "p.csv")
-    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_no,human_yes,human_maybe\nno,0.5,0.5,1,1,2\n")
-    with pytest.raises(EbmcalError, match="'human_maybe' is not one of no, yes"):
-        Predictions.read(tmp_path / "p.csv")
-    (tmp_path / "p.csv").write_text("label,prob_no,prob_yes,human_score\nno,0.5,0.5,3\n")  # something else
-    assert Predictions.read(tmp_path / "p.csv").human is None
-
-
-def test_counts_of_human_labels_in_an_npz_are_not_bfloat16(tmp_path):
-    arrays = {"probs": np.full((2, 2), 0.5), "labels": [0, 1]}
-    np.savez(tmp_path / "p.npz", **arrays, human=np.array([[3, 1], [0, 5]], dtype=np.uint16))
-    np.testing.assert_allclose(Predictions.read(tmp_path / "p.npz").human, [[0.75, 0.25], [0, 1]])
-    np.savez(tmp_path / "p.npz", **arrays, human=np.ones((2, 3)))
-    with pytest.raises(EbmcalError, match=r"human: expected shape \(n, C\) = \(2, 2\), got \(2, 3\)"):
-        Predictions.read(tmp_path / "p.npz")

@@ -18,7 +18,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.predictions import align, ensemble
 from ebmcal.predictions.arrays import softmax
 
-SUFFIXES = ["parquet", "csv", "jsonl", "npz"]
+SUFFIXES = ["parquet", "csv", "jsonl"]
 NAMES = ("no", "yes", "maybe, «ü»")
 ODD_TEXTS = [
     "plain", "with, comma", 'with "quotes"', "two\nlines", "", "None", "ünï 🙂", "one\rtwo", "\r", "a\r\nb",
@@ -71,20 +71,6 @@ def test_rows_by_mask_and_by_position_are_the_same():
     assert p.rows(mask).distances["knn"].tolist() == [0, 2, 4, 6]
 
 
-@pytest.mark.parametrize(
-    ("human", "words"),
-    [
-        ([[1, 1], [0, 0]], "at least one human label"),
-        ([[1, 1], [2, -1]], "counts ≥ 0"),
-        ([[1, 1]], r"human: expected shape \(n, C\) = \(2, 2\), got \(1, 2\)"),
-        ([["x", "y"]] * 2, "human: expected numbers"),
-    ],
-)
-def test_human_labels_that_are_no_distribution_are_refused(human, words):
-    with pytest.raises(EbmcalError, match=words):
-        Predictions([0, 1], ("a", "b"), probs=[[0.5, 0.5]] * 2, human=human)
-
-
 def test_labelled_keeps_only_known_rows_in_every_field():
     p = Predictions(
         [1, -1, 0],
@@ -135,23 +121,25 @@ def test_what_is_written_is_read(tmp_path, suffix, kind):
     n = len(ODD_TEXTS)
     p = sample(
         kind, n_rows=n, energies=np.arange(n) / 3, ids=[f"row {i}" for i in range(n)], texts=ODD_TEXTS,
-        text_pairs=["x"] * n, meta={"task": "t", "seed": 3}, human=np.arange(3 * n).reshape(n, 3),
+        text_pairs=["x"] * n, meta={"task": "t", "seed": 3},
     )  # fmt: skip
     p.write(tmp_path / f"p.{suffix}")
     back = Predictions.read(tmp_path / f"p.{suffix}")
     assert_same(p, back)
-    np.testing.assert_allclose(back.human, p.human)
-    shares = back.reorder((NAMES[1], NAMES[0], NAMES[2])).rows([2, 1]).human
-    np.testing.assert_allclose(shares, np.array([[7, 6, 8], [4, 3, 5]]) / [[21], [12]])
-    if suffix in ("parquet", "npz"):
-        assert back.meta == p.meta
+    assert back.meta == (p.meta if suffix == "parquet" else {})
 
 
-@pytest.mark.parametrize("suffix", ["parquet", "npz"])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_precision_is_kept(tmp_path, suffix, dtype):
-    sample(dtype=dtype).write(tmp_path / f"p.{suffix}")
-    assert Predictions.read(tmp_path / f"p.{suffix}").logits.dtype == dtype
+def test_precision_is_kept(tmp_path, dtype):
+    sample(dtype=dtype).write(tmp_path / "p.parquet")
+    assert Predictions.read(tmp_path / "p.parquet").logits.dtype == dtype
+
+
+def test_bfloat16_is_kept_as_float32():
+    logits = np.float32([[1.5, -2.0], [0.25, 3.0]])  # exact in bfloat16
+    p = Predictions([0, 1], ("a", "b"), logits=logits.astype(pytest.importorskip("ml_dtypes").bfloat16))
+    assert p.logits.dtype == np.float32
+    np.testing.assert_array_equal(p.logits, logits)
 
 
 def test_parquet_layout(tmp_path):
@@ -209,24 +197,6 @@ def test_jsonl_of_another_model(tmp_path):
     assert p.energies.tolist() == [-1.5, 2.0]
 
 
-def test_npz_of_another_model(tmp_path):
-    logits = np.random.default_rng(0).normal(size=(4, 3))
-    np.savez(tmp_path / "p.npz", logits=logits, labels=np.array([0, 1, 2, 1], dtype=np.int32), energies=np.zeros(4))
-    p = Predictions.read(tmp_path / "p.npz")
-    assert p.label_names == ("0", "1", "2")
-    np.testing.assert_array_equal(p.logits, logits)
-    np.savez(
-        tmp_path / "q.npz",
-        probs=softmax(logits),
-        labels=["b", "a", "b", "c"],
-        label_names=["a", "b", "c"],
-        ids=[5, 6, 7, 8],
-    )
-    q = Predictions.read(tmp_path / "q.npz")
-    assert q.labels.tolist() == [1, 0, 1, 2]
-    assert q.ids.tolist() == ["5", "6", "7", "8"]
-
-
 def test_parquet_of_another_model_in_odd_types(tmp_path):
     table = pa.table(
         {
@@ -241,20 +211,6 @@ def test_parquet_of_another_model_in_odd_types(tmp_path):
     assert p.labels.tolist() == [0, 1]
     assert p.probs.dtype == np.float64
     np.testing.assert_array_equal(p.probs, [[0.25, 0.75], [1.0, 0.0]])
-
-
-def test_bfloat16_is_read_from_npz(tmp_path):
-    logits = np.float32([[1.5, -2.0], [0.25, 3.0]])  # exact in bfloat16
-    bits = (logits.view(np.uint32) >> 16).astype(np.uint16)
-    np.savez(tmp_path / "bits.npz", logits=bits, labels=[0, 1])
-    np.savez(tmp_path / "void.npz", logits=bits.view("V2"), labels=[0, 1])
-    for name in ("bits.npz", "void.npz"):
-        np.testing.assert_array_equal(Predictions.read(tmp_path / name).logits, logits)
-    ml_dtypes = pytest.importorskip("ml_dtypes")
-    p = Predictions([0, 1], ("a", "b"), logits=logits.astype(ml_dtypes.bfloat16))
-    p.write(tmp_path / "own.npz")
-    assert p.logits.dtype == np.float32
-    np.testing.assert_array_equal(Predictions.read(tmp_path / "own.npz").logits, logits)
 
 
 @pytest.mark.parametrize("note", [b"[]", b"x", b'{"label_names": [1, 2]}', b'{"label_names": 3}', b'{"meta": [1]}'])
@@ -308,42 +264,6 @@ def test_bad_csv_is_named(tmp_path, text, message):
 def test_bad_jsonl_is_named(tmp_path, text, message):
     with pytest.raises(EbmcalError, match=message):
         Predictions.read(write(tmp_path / "p.jsonl", text))
-
-
-def test_bad_npz_is_named(tmp_path):
-    path = tmp_path / "p.npz"
-    for arrays, message in [
-        ({"logits": np.zeros((2, 2)), "probs": np.zeros((2, 2)), "labels": [0, 1]}, "both 'logits' and 'probs'"),
-        ({"logits": np.zeros(2), "labels": [0, 1]}, r"expected shape \(n_rows, n_classes\)"),
-        (
-            {"logits": np.zeros((2, 2)), "labels": [0]},
-            "columns differ in length: 'label' has 1 row and 'logits' has 2",
-        ),
-        ({"logits": np.zeros((2, 2))}, "no column 'label'"),
-        ({"logits": np.zeros((2, 2)), "labels": [0, 1], "label_names": ["a"]}, "Expected 2 label names, got 1"),
-        ({"labels": [0, 1]}, "no class columns"),
-    ]:
-        np.savez(path, **arrays)
-        with pytest.raises(EbmcalError, match=message):
-            Predictions.read(path)
-
-
-def test_npz_with_other_things_in_it(tmp_path):
-    good = {"logits": np.zeros((2, 2)), "labels": [0, 1]}
-    np.savez(tmp_path / "p.npz", temperature=1.5, name="x", **good)
-    assert Predictions.read(tmp_path / "p.npz").n_rows == 2
-    np.savez(tmp_path / "q.npz", **good, texts=["one", "two"])
-    assert Predictions.read(tmp_path / "q.npz").texts == ["one", "two"]
-    for odd in ({"texts": "3"}, {"texts": "no json"}, {"meta": "[1]"}, {"meta": "x"}, {"energies": np.zeros((2, 2))}):
-        np.savez(tmp_path / "r.npz", **good, **odd)
-        with pytest.raises(EbmcalError, match=r"r\.npz"):
-            Predictions.read(tmp_path / "r.npz")
-
-
-def test_pickles_are_never_opened(tmp_path):
-    np.savez(tmp_path / "p.npz", logits=np.array([{"evil": 1}], dtype=object), labels=[0])
-    with pytest.raises(EbmcalError, match="cannot be read as npz"):
-        Predictions.read(tmp_path / "p.npz")
 
 
 def test_missing_folder_and_unknown_suffix(tmp_path):

@@ -21,11 +21,10 @@ from typing import Any
 
 from ebmcal.bulk_prediction.rows import Chunk, OutputChunk
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import META_KEY
 from ebmcal.storage import atomic_write, file_checksum, locked, read_json, remove_temporary_files, write_json
 
-SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet", ".npz": "parquet"}
+SUFFIXES = {".csv": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl", ".parquet": "parquet"}
 _OUR_FILES = re.compile(r"(\d+|all)\.\w+|\.lock|\..*\.tmp")
 
 #: What spreadsheets take for the start of a formula.
@@ -161,17 +160,13 @@ class OutputFile(StandardOutput):
         if self.output.exists() and not self.overwrite:
             raise EbmcalError(f"{self.output} was created by another process in the meantime. Move it and run again.")
         chunks = [self._paths(i)[0] for i in range(n_chunks)]
-        if self.output.suffix.lower() == ".npz":  # only the arrays of `Predictions`
-            self.encoder.join_tables(chunks, self.directory / "all.parquet")
-            Predictions.read(self.directory / "all.parquet", labels_required=False).write(self.output)
-        else:
-            with atomic_write(self.output) as temporary:
-                if self.encoder.format == "parquet":
-                    self.encoder.join_tables(chunks, temporary)
-                else:
-                    with open(temporary, "wb") as joined:
-                        joined.write(self.encoder.header())
-                        joined.writelines(chunk.read_bytes() for chunk in chunks)
+        with atomic_write(self.output) as temporary:
+            if self.encoder.format == "parquet":
+                self.encoder.join_tables(chunks, temporary)
+            else:
+                with open(temporary, "wb") as joined:
+                    joined.write(self.encoder.header())
+                    joined.writelines(chunk.read_bytes() for chunk in chunks)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def _paths(self, number: int) -> tuple[Path, Path]:

@@ -267,10 +267,6 @@ def apply_to_file(
     with error_context(source):
         rows = Predictions.from_columns(table, calibrator.label_names_, normalize=normalize, labels_required=False)
         done = calibrator.apply(rows)
-    is_table = any(name.startswith(_CLASS_PREFIXES) for name in table.columns)  # else arrays of an NPZ
-    if not is_table or Path(output).suffix.lower() == ".npz":
-        done.write(output)
-        return done
     probs = {f"prob_{name}": done.probs[:, i] for i, name in enumerate(done.label_names)}
     derived = {"predicted": done.predicted_labels.tolist(), "confidence": done.confidence}
     columns: dict[str, Any] = {}

@@ -30,7 +30,7 @@ def calibrate(
     load: Annotated[Path | None, typer.Option(help="Use the calibrator in this JSON file instead of fitting.")] = None,
     apply: Annotated[Path | None, typer.Option(help="Prediction file to calibrate; labels are not needed.")] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Calibrated predictions: .parquet, .csv, .jsonl or .npz.")
+        Path | None, typer.Option("--output", "-o", help="Calibrated predictions: .parquet, .csv or .jsonl.")
     ] = None,
     allow_mismatch: Annotated[
         bool, typer.Option("--allow-mismatch", help="Accept training rows or predictions of another model.")

@@ -36,7 +36,7 @@ def evaluate(
         list[str],
         typer.Argument(
             metavar="FILE",
-            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, .npz, - (standard input), or a "
+            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, - (standard input), or a "
             "run directory: its models on the test rows.",
         ),
     ],
@@ -173,7 +173,7 @@ def report(
 
 def monitor(
     model: Model,
-    log: Annotated[list[Path], typer.Argument(help="Its predictions in use: .parquet, .csv, .jsonl or .npz files.")],
+    log: Annotated[list[Path], typer.Argument(help="Its predictions in use: .parquet, .csv or .jsonl files.")],
     reference: Annotated[
         Path | None, typer.Option(help="Labelled predictions for typical texts. [default: those of the model's run]")
     ] = None,

@@ -23,7 +23,7 @@ def predict(
         ),
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="CSV, JSONL, Parquet or NPZ file. [default: standard output]")
+        Path | None, typer.Option("--output", "-o", help="CSV, JSONL or Parquet file. [default: standard output]")
     ] = None,
     text_column: Annotated[str | None, typer.Option(help="Text column. [default: the model's, or text]")] = None,
     text_pair_column: Annotated[str | None, typer.Option(help="Second text column.")] = None,

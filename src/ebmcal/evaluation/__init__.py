@@ -32,7 +32,7 @@ from ebmcal.evaluation.results import (
     not_compared,
     verdict,
 )
-from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, find_metric
+from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, find_metric
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.intervals import warn_of_notes
 from ebmcal.predictions import Predictions, align
@@ -73,7 +73,7 @@ def evaluate(
     """Evaluate predictions of any classifier: accuracy, calibration and ranking with intervals, and paired tests.
 
     Args:
-        predictions: `Predictions` or files (.parquet, .csv, .tsv, .jsonl, .json, .npz): one, several, or a mapping from
+        predictions: `Predictions` or files (.parquet, .csv, .tsv, .jsonl, .json): one, several, or a mapping from
             names; "NAME=FILE" names a file. Rows without a label are left out with a warning.
         metrics: Names of `metrics.METRICS`. Default: the most useful ones.
         n_bins: Bins of the binned calibration errors.
@@ -123,7 +123,6 @@ def evaluate(
             versions |= dict(zip((one.name for one in own), (rows, *calibrated.values()), strict=True))
             found += own
             advance()
-    human = HUMAN_METRICS if all(rows.human is not None for rows in named.values()) else ()
     theirs = next(one for one in found if one.model == reference)
     pairs = [([one], [theirs]) for one in found if one is not theirs] if paired and n_resamples else []
     frames = {
@@ -136,7 +135,7 @@ def evaluate(
         ],
     }
     meta = {**settings.meta, "label_names": list(next(iter(named.values())).label_names)}
-    meta |= {"shown_metrics": [*(metrics or HEADLINE_METRICS), *human], "verdicts": verdicts, **not_compared(pairs)}
+    meta |= {"shown_metrics": list(metrics or HEADLINE_METRICS), "verdicts": verdicts, **not_compared(pairs)}
     return Evaluation.from_records(frames, meta=meta, predictions=versions)
 
 

@@ -19,7 +19,6 @@ from ebmcal.errors import EbmcalError, error_context
 from ebmcal.metrics import (
     DEFAULT_METRICS,
     HEADLINE_METRICS,
-    HUMAN_METRICS,
     OOD_SCORES,
     find_metric,
     ood_bootstrap,
@@ -212,8 +211,6 @@ def estimate_predictions(predictions: Predictions, settings: Settings, model: st
         if name in BY_ENERGY and known.energies is not None:
             # A low energy means data-like, hence trusted.
             requested[f"{name}_by_energy"] = metric, {"scores": -known.energies.astype(np.float64)}
-    if known.human is not None:
-        requested |= {name: (metric, {"human": known.human}) for name, metric in HUMAN_METRICS.items()}
     found = estimate(requested, known.labels, known.probs, n_resamples=settings.n_resamples, seed=settings.seed)
     return Estimates(model, found, known.labels, **identity)
 

@@ -10,11 +10,11 @@ from ebmcal.metrics.calibration import (
     reliability_bins, smooth_ece,
 )  # fmt: skip
 from ebmcal.metrics.classification import (
-    accuracy, balanced_brier, brier, confidence_on_errors, human_kl, human_tv, macro_f1, matthews, nll,
+    accuracy, balanced_brier, brier, confidence_on_errors, macro_f1, matthews, nll,
 )  # fmt: skip
 from ebmcal.metrics.comparison import PairedTest, holm, mean_of_tests, paired_test
 from ebmcal.metrics.intervals import (
-    DEFAULT_METRICS, HEADLINE_METRICS, HUMAN_METRICS, METRICS, FewRowsWarning, Interval, Metric, bootstrap,
+    DEFAULT_METRICS, HEADLINE_METRICS, METRICS, FewRowsWarning, Interval, Metric, bootstrap,
     compute_metrics, find_metric, ood_bootstrap, summarize,
 )  # fmt: skip
 from ebmcal.metrics.selective import (
@@ -23,11 +23,11 @@ from ebmcal.metrics.selective import (
 )  # fmt: skip
 
 __all__ = [
-    "DEFAULT_METRICS", "HEADLINE_METRICS", "HUMAN_METRICS", "METRICS", "OOD_SCORES", "Bins", "FewRowsWarning",
+    "DEFAULT_METRICS", "HEADLINE_METRICS", "METRICS", "OOD_SCORES", "Bins", "FewRowsWarning",
     "Interval", "Metric", "PairedTest", "RiskCoverage", "accuracy", "accuracy_at_coverage", "aurc", "balanced_brier",
     "bootstrap", "brier", "compute_metrics", "confidence_on_errors", "coverage_at_risk", "ece_classwise",
     "ece_classwise_debiased", "ece_top_label", "ece_top_label_debiased", "error_auroc", "find_metric", "holm",
-    "human_kl", "human_tv", "macro_f1", "matthews", "mce_classwise", "mce_top_label", "mean_of_tests", "nll",
+    "macro_f1", "matthews", "mce_classwise", "mce_top_label", "mean_of_tests", "nll",
     "ood_bootstrap", "ood_detection", "ood_scores", "paired_test", "reliability_bins", "risk_coverage", "smooth_ece",
     "summarize",
 ]  # fmt: skip

@@ -1,4 +1,4 @@
-"""Scores of predicted classes and of probabilities: accuracy, macro F1, Matthews; NLL, Brier; human labels.
+"""Scores of predicted classes and of probabilities: accuracy, macro F1, Matthews; NLL, Brier.
 
 Every function takes `labels` [n] and `probs` or `logits` [n, C]. The predicted class is the most probable one, of a tie
 the first. A metric is defined by its `SufficientStatistics`, what each row adds to some sums: value = finish(sums). A
@@ -6,9 +6,6 @@ bootstrap resample only weighs the rows differently, so what each row adds is co
 
 ECE, NLL and Brier hide overconfident errors when accuracy is high, because there are few of them.
 `confidence_on_errors` and `balanced_brier` weigh errors separately.
-
-Several human labels per text: KL is Σ_y h_y log(h_y / p_y) in nats; total variation is ½ Σ_y |h_y − p_y|, the share of
-annotators that would have to change their label. Both are 0 only if the model gives the shares of the annotators.
 """
 
 import functools
@@ -19,7 +16,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError
 from ebmcal.predictions.arrays import as_labels_and_probs, chunks
 
 #: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
@@ -194,29 +190,6 @@ def balanced_brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistic
     return _by_correctness(labels, probs, lambda sums, n: _ratio(sums[..., 2, :], sums[..., 0, :]).mean(axis=-1))
 
 
-@from_statistics
-def human_kl(labels: np.ndarray, probs: np.ndarray, human: Any) -> SufficientStatistics:
-    """Mean KL divergence of P(·|x) from the shares of human labels [n, C], in nats.
-
-    >>> round(human_kl([0], probs=[[0.5, 0.5]], human=[[1.0, 0.0]]), 4)
-    0.6931
-    """
-
-    from scipy.special import rel_entr
-
-    return mean_statistics(rel_entr(_checked_human(human, probs), np.maximum(probs, _TINY)).sum(axis=1))
-
-
-@from_statistics
-def human_tv(labels: np.ndarray, probs: np.ndarray, human: Any) -> SufficientStatistics:
-    """Mean total variation distance between P(·|x) and the shares of human labels [n, C], from 0 to 1.
-
-    >>> human_tv([0], probs=[[0.5, 0.5]], human=[[1.0, 0.0]])
-    0.5
-    """
-    return mean_statistics(np.abs(_checked_human(human, probs) - probs).sum(axis=1) / 2)
-
-
 def top_label(probs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """The largest probability of each row [n] and its class [n], the first one of a tie.
 
@@ -274,10 +247,3 @@ def _ratio(sums: np.ndarray, counts: np.ndarray) -> np.ndarray:
 
 def _label_prob(labels: np.ndarray, probs: np.ndarray) -> np.ndarray:
     return np.take_along_axis(probs, labels[:, None], axis=1)[:, 0]
-
-
-def _checked_human(human: Any, probs: np.ndarray) -> np.ndarray:
-    shares = np.asarray(human, dtype=np.float64)
-    if shares.shape != probs.shape:
-        raise EbmcalError(f"human: expected shape {probs.shape}, as the probabilities, got {shares.shape}.")
-    return shares

@@ -111,13 +111,6 @@ METRICS: dict[str, Metric] = _by_name(
     Metric(selective.coverage_at_risk, "coverage at 5% risk", True),
 )
 
-#: Metrics that need the shares of several human labels per row; computed if the predictions have them.
-HUMAN_METRICS: dict[str, Metric] = _by_name(
-    Metric(classification.human_kl, "KL from human labels", bounds=(0.0, np.inf)),
-    Metric(classification.human_tv, "total variation from human labels"),
-)
-
-
 #: Shown first in tables and compared in paired tests.
 HEADLINE_METRICS: tuple[str, ...] = ("accuracy", "ece_classwise", "ece_top_label", "nll", "brier")
 

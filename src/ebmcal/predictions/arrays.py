@@ -21,7 +21,7 @@ SUM_TOLERANCE = 2.0**-7
 # 120 KB of float64: in cache, and below the 128 KB from which malloc maps fresh pages for every temporary.
 CHUNK_ENTRIES = 15 * 1024
 
-_FIELDS = ("labels", "label_names", "energies", "ids", "texts", "text_pairs", "distances", "meta", "human")
+_FIELDS = ("labels", "label_names", "energies", "ids", "texts", "text_pairs", "distances", "meta")
 
 
 class Predictions:
@@ -30,8 +30,8 @@ class Predictions:
     Attributes: `labels` int64 [n] (−1 = unknown); `label_names` (C names); `logits` [n, C] or None; `probs` float64
     [n, C] (softmax of the logits if those were given); `energies` [n] or None (low = data-like); `ids` [n] of str
     (default "0".."n-1"); `texts`, `text_pairs`: lists of n strings or None; `distances`: name → [n] (high = far from
-    the training texts) or None; `human` [n, C] or None: shares of several human labels per row; `meta`: JSON-able
-    dictionary (task, method, seed, split, model, calibrator, …). Treat the object as immutable; `replace` copies.
+    the training texts) or None; `meta`: JSON-able dictionary (task, method, seed, split, model, calibrator, …). Treat
+    the object as immutable; `replace` copies.
 
     >>> p = Predictions(labels=[1, -1], label_names=("no", "yes"), probs=[[0.25, 0.75], [0.5, 0.5]])
     >>> p
@@ -55,7 +55,6 @@ class Predictions:
         text_pairs: Sequence[str] | None = None,
         distances: Mapping[str, Any] | None = None,
         meta: Mapping[str, Any] | None = None,
-        human: Any = None,
     ) -> None:
         self.logits: np.ndarray | None = None
         if logits is not None and probs is None:
@@ -80,7 +79,6 @@ class Predictions:
         if distances is not None:
             self.distances = {name: as_scores(v, f"distance_{name}", n_rows) for name, v in distances.items()}
         self.meta = dict(meta or {})
-        self.human = None if human is None else _shares(human, n_rows, n_classes)
         for name in ("ids", "texts", "text_pairs"):
             if self.__dict__.get(name) is not None:
                 _check_length(self.__dict__[name], name, n_rows)
@@ -160,7 +158,7 @@ class Predictions:
         """The rows at these positions, in this order; a boolean mask works too."""
         index = np.asarray(index)
         index = np.flatnonzero(index) if index.dtype == bool else index.astype(np.int64)
-        arrays = {name: getattr(self, name) for name in ("labels", "energies", "ids", "human")} | self._matrix
+        arrays = {name: getattr(self, name) for name in ("labels", "energies", "ids")} | self._matrix
         picked: dict[str, Any] = {name: values[index] for name, values in arrays.items() if values is not None}
         for name in ("texts", "text_pairs"):
             if (values := getattr(self, name)) is not None:
@@ -184,18 +182,17 @@ class Predictions:
         places = {name: i for i, name in enumerate(self.label_names)}
         order = [places[name] for name in names]
         labels = np.append(np.argsort(order), -1)[self.labels]  # the last entry is for −1, unknown
-        human = None if self.human is None else self.human[:, order]
         matrix = {kind: values[:, order] for kind, values in self._matrix.items()}
-        return self.replace(labels=labels, label_names=names, human=human, **matrix)
+        return self.replace(labels=labels, label_names=names, **matrix)
 
     def with_probs(self, probs: np.ndarray, **meta: Any) -> "Predictions":
         """The same rows with these probabilities instead of logits; `meta` entries are added."""
         return self.replace(probs=probs, meta=self.meta | meta)
 
     def write(self, path: PathLike) -> None:
-        """Write atomically in the format of the suffix: .parquet, .csv, .jsonl or .npz.
+        """Write atomically in the format of the suffix: .parquet, .csv or .jsonl.
 
-        Parquet and NPZ keep class order, class names and `meta`; CSV and JSONL cannot store `meta`.
+        Parquet keeps class order, class names and `meta`; CSV and JSONL cannot store `meta`.
         """
         fields = {name: getattr(self, name) for name in _FIELDS}
         ((kind, matrix),) = self._matrix.items()
@@ -401,18 +398,6 @@ def _normalized(probs: np.ndarray) -> np.ndarray:
             f"at most {largest:.2g}. Is a class missing, or are these logits (columns logit_<class>)?"
         )
     return probs / sums[:, None]
-
-
-def _shares(counts: Any, n_rows: int, n_classes: int) -> np.ndarray:
-    """Counts or shares of human labels as shares, rows summing to one."""
-    found = _as_float64(_as_array(counts, "human"), "human")
-    if found.shape != (n_rows, n_classes):
-        raise EbmcalError(f"human: expected shape (n, C) = {(n_rows, n_classes)}, got {found.shape}.")
-    sums = found.sum(axis=1)
-    if len(bad := np.flatnonzero(~((found >= 0).all(axis=1) & (sums > 0) & np.isfinite(sums)))):
-        row = found[bad[0]].tolist()
-        raise EbmcalError(f"human[{bad[0]}] is {row}; every row needs at least one human label and counts ≥ 0.")
-    return found / sums[:, None]
 
 
 def _floats(array: np.ndarray) -> np.ndarray:

@@ -1,11 +1,9 @@
-"""Prediction files: Parquet, CSV, TSV, JSONL, JSON and NPZ to columns and back, and what the columns mean.
+"""Prediction files: Parquet, CSV, TSV, JSONL and JSON to columns and back, and what the columns mean.
 
-Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair`,
-`distance_<name>`, and several human labels per row: `human_<class>` (counts or shares), or a column `labels` with a
-list of labels, or of classes with counts, in each row. The arrays of an NPZ are `labels`, `probs` or `logits`,
-`energies`, `ids`, `texts`, `text_pairs`, `human`. Other columns are ignored.
+Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`, `id`, `text`, `text_pair` and
+`distance_<name>`. Other columns are ignored.
 
-Whatever a decoder raises on a damaged file becomes an `EbmcalError` that names the file. Nothing is ever unpickled.
+Whatever a decoder raises on a damaged file becomes an `EbmcalError` that names the file.
 """
 
 import json
@@ -26,11 +24,10 @@ from ebmcal.storage import PathLike, atomic_write
 
 META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...], "meta": {...}}
 #: Columns of a CSV that are parsed as numbers; a label "01" or an id "007" stays a string.
-NUMBER_PREFIXES = ("prob_", "logit_", "human_", "distance_")
+NUMBER_PREFIXES = ("prob_", "logit_", "distance_")
 
 _LONGEST_ROW = 1 << 24  # bytes in a CSV; pyarrow's default is 1 MB
 
-_NPZ_NAMES = {"label": "labels", "energy": "energies", "id": "ids", "text": "texts", "text_pair": "text_pairs"}
 _PREFIXES = {"logits": "logit_", "probs": "prob_"}
 
 
@@ -72,21 +69,17 @@ def to_fields(
     table: FileColumns, label_names: Sequence[str] | None = None, *, labels_required: bool = True
 ) -> dict[str, Any]:
     """The arguments of `Predictions` in a table; `label_names` names the classes of a file that numbers them."""
-    columns: dict[str, Any] = {n: table.columns[long] for n, long in _NPZ_NAMES.items() if long in table.columns}
-    columns |= table.columns
+    columns: dict[str, Any] = dict(table.columns)
     if not labels_required and "label" not in columns:
         columns["label"] = [None] * table.n_rows
     _check_lengths(columns)
     kind, matrix, names = _class_matrix(columns, table.label_names)
-    human = _human_labels(columns, names)
-    if human is not None and "label" not in table.columns and _is_votes(columns.get("label", [])):
-        columns["label"] = [names[i] for i in human.argmax(axis=1)]  # the majority; of a tie the first class
     labels = _labels(columns, names, are_indices=table.label_names is not None)
     is_numbered = names == tuple(map(str, range(len(names)))) and len(label_names or ()) == len(names)
     if label_names is not None and is_numbered and sorted(label_names) != sorted(names):
         names = tuple(map(str, label_names))
     distances = {n.removeprefix("distance_"): numbers(c, n) for n, c in columns.items() if n.startswith("distance_")}
-    fields = {"labels": labels, "label_names": names, kind: matrix, "distances": distances or None, "human": human}
+    fields = {"labels": labels, "label_names": names, kind: matrix, "distances": distances or None}
     for name in [name for name in ("text", "text_pair") if name in columns]:
         fields[f"{name}s"] = ["" if text is None else str(text) for text in columns[name]]
     if "energy" in columns:
@@ -96,17 +89,12 @@ def to_fields(
 
 def to_columns(fields: Mapping[str, Any], kind: str, matrix: np.ndarray, suffix: str) -> FileColumns:
     """The columns to write for the attributes of `Predictions`, in the layout of the file format."""
-    names, labels, human = fields["label_names"], fields["labels"], fields["human"]
+    names, labels = fields["label_names"], fields["labels"]
     optional = {"energy": fields["energies"], "text": fields["texts"], "text_pair": fields["text_pairs"]}
     optional = {name: column for name, column in optional.items() if column is not None}
     distances = {f"distance_{name}": column for name, column in (fields["distances"] or {}).items()}
     ids = [str(i) for i in fields["ids"]]
-    if suffix == ".npz":
-        arrays = {"ids": np.array(ids), "labels": labels, kind: matrix} | ({} if human is None else {"human": human})
-        return FileColumns(arrays | {_NPZ_NAMES[n]: c for n, c in optional.items()} | distances, names, fields["meta"])
     classes = {_PREFIXES[kind] + name: matrix[:, i] for i, name in enumerate(names)}
-    if human is not None:
-        classes |= {f"human_{name}": human[:, i] for i, name in enumerate(names)}
     by_name = [names[i] if i >= 0 else "" for i in labels]
     # Parquet stores the class names, so an integer is safe there; elsewhere "1" might be a class or an index.
     label = {"label": labels, "label_name": by_name} if suffix == ".parquet" else {"label": by_name}
@@ -131,9 +119,8 @@ def _number(value: Any, name: str, row: int) -> float:
 
 
 def _check_lengths(columns: Mapping[str, Any]) -> None:
-    """Known columns must have the same number of rows; other arrays of an NPZ may have any shape."""
-    known = {*_NPZ_NAMES, *_PREFIXES, "human"}
-    lengths = {name: len(c) for name, c in columns.items() if name in known or name.startswith(NUMBER_PREFIXES)}
+    """All columns must have the same number of rows."""
+    lengths = {name: len(column) for name, column in columns.items()}
     first = next(iter(lengths), "")
     other = next((name for name, length in lengths.items() if length != lengths[first]), None)
     if other is not None:
@@ -142,7 +129,7 @@ def _check_lengths(columns: Mapping[str, Any]) -> None:
 
 
 def _class_matrix(columns: Mapping[str, Any], names: tuple[str, ...] | None) -> tuple[str, np.ndarray, tuple[str, ...]]:
-    found = {kind: [c for c in columns if c == kind or c.startswith(p)] for kind, p in _PREFIXES.items()}
+    found = {kind: [c for c in columns if c.startswith(prefix)] for kind, prefix in _PREFIXES.items()}
     found = {kind: present for kind, present in found.items() if present}
     if len(found) == 2:
         raise EbmcalError(f"both {found['logits'][0]!r} and {found['probs'][0]!r} exist; keep one kind.")
@@ -150,14 +137,6 @@ def _class_matrix(columns: Mapping[str, Any], names: tuple[str, ...] | None) -> 
         shown = ", ".join(repr(c) for c in list(columns)[:20]) or "none"
         raise EbmcalError(f"no class columns. Expected prob_<class> or logit_<class>; the columns are {shown}.")
     ((kind, present),) = found.items()
-    if kind in present:
-        try:
-            matrix = np.asarray(columns[kind])
-        except ValueError as error:
-            raise EbmcalError(f"{kind!r}: expected shape (n_rows, n_classes): {error}.") from error
-        if matrix.ndim != 2:
-            raise EbmcalError(f"{kind!r}: expected shape (n_rows, n_classes), got {matrix.shape}.")
-        return kind, matrix, names or tuple(map(str, range(matrix.shape[1])))
     prefix = _PREFIXES[kind]
     names = names or tuple(column.removeprefix(prefix) for column in present)
     missing = next((prefix + name for name in names if prefix + name not in columns), None)
@@ -224,37 +203,6 @@ def _integer(value: str) -> int | None:
         return None
 
 
-def _human_labels(columns: Mapping[str, Any], names: Sequence[str]) -> np.ndarray | None:
-    """Counts or shares [n, C] of several human labels per row; None if a file has none."""
-    if np.ndim(columns.get("human", 0)) == 2:
-        return np.asarray(columns["human"])
-    expected = {f"human_{name}" for name in names}
-    given = {name for name in columns if name.startswith("human_")}
-    if given & expected:
-        if missing := expected - given:
-            raise EbmcalError(f"there is a column {min(given)!r} but no {min(missing)!r}; expected one per class.")
-        if extra := given - expected:
-            raise EbmcalError(f"the column {min(extra)!r} is not one of {', '.join(names[:20])}; rename it.")
-        return np.stack([numbers(columns[f"human_{name}"], f"human_{name}") for name in names], axis=1)
-    if not _is_votes(columns.get("labels", [])):
-        return None
-    places = {name: i for i, name in enumerate(names)}
-    counts = np.zeros((len(columns["labels"]), len(names)))
-    for row, votes in enumerate(columns["labels"]):
-        if not isinstance(votes, list | dict | None):
-            raise EbmcalError(f"column 'labels', row {row} is {votes!s:.60}; expected a list of labels or counts.")
-        for label, n in votes.items() if isinstance(votes, dict) else [(label, 1) for label in votes or ()]:
-            if str(label) not in places:
-                raise EbmcalError(f"column 'labels', row {row}: {unknown_name('class', str(label), names)}")
-            counts[row, places[str(label)]] += _number(n or 0, "labels", row)
-    return counts
-
-
-def _is_votes(column: Any) -> bool:
-    """Whether a column holds several labels per row."""
-    return isinstance(next((value for value in column if value is not None), None), list | dict)
-
-
 def read_columns(path: PathLike) -> FileColumns:
     """Read a file by its suffix; "-" is standard input."""
     if os.fspath(path) == "-":
@@ -293,13 +241,12 @@ def write_columns(path: PathLike, table: FileColumns) -> None:
 
 
 def _read_stdin() -> FileColumns:
-    """Parquet, NPZ, JSON or CSV, detected from the first bytes."""
+    """Parquet, JSON or CSV, detected from the first bytes."""
     content = sys.stdin.buffer.read()
     if not content.strip():
         raise EbmcalError("Standard input is empty; expected predictions.")
     first = content.removeprefix(b"\xef\xbb\xbf").lstrip()[:4]
-    kinds = {b"PAR1": ".parquet", b"PK\x03\x04": ".npz"}
-    suffix = kinds.get(first, ".json" if first[:1] in (b"{", b"[") else ".csv")
+    suffix = ".parquet" if first == b"PAR1" else ".json" if first[:1] in (b"{", b"[") else ".csv"
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"stdin{suffix}"
         path.write_bytes(content)
@@ -438,39 +385,9 @@ def _write_jsonl(path: Path, table: FileColumns) -> None:
             handle.write(json.dumps(row, ensure_ascii=False, allow_nan=False, default=str) + "\n")
 
 
-def _read_npz(path: Path) -> FileColumns:
-    with open(path, "rb") as handle, np.load(handle, allow_pickle=False) as arrays:
-        columns: dict[str, Any] = {name: _from_npz(name, arrays[name]) for name in arrays.files}
-    names, meta = columns.pop("label_names", None), dict(json.loads(str(columns.pop("meta", "{}"))))
-    for name in ("texts", "text_pairs"):
-        if name in columns and not columns[name].ndim:
-            columns[name] = list(json.loads(str(columns[name])))
-    columns = {name: column for name, column in columns.items() if np.ndim(column)}
-    return FileColumns(columns, None if names is None else tuple(map(str, np.atleast_1d(names))), meta)
-
-
-def _from_npz(name: str, array: np.ndarray) -> np.ndarray:
-    # numpy stores bfloat16 as two nameless bytes; others store the logits or probabilities as a uint16 view.
-    is_view = array.dtype == np.uint16 and array.ndim == 2 and name in ("logits", "probs")
-    if not is_view and array.dtype != np.dtype("V2"):
-        return array
-    return (np.ascontiguousarray(array).view(np.uint16).astype(np.uint32) << 16).view(np.float32)
-
-
-def _write_npz(path: Path, table: FileColumns) -> None:
-    # Texts as one JSON string: an array of strings would pad each to the length of the longest.
-    arrays: dict[str, Any] = {
-        name: np.array(json.dumps(c)) if isinstance(c, list) else c for name, c in table.columns.items()
-    }
-    arrays |= {"label_names": np.array(table.label_names, dtype=str), "meta": np.array(json.dumps(table.meta))}
-    with open(path, "wb") as handle:  # given a name, numpy would add a suffix to it
-        np.savez_compressed(handle, **arrays)
-
-
 READERS: dict[str, Callable[[Path], FileColumns]] = {
     ".parquet": _read_parquet, ".csv": _read_csv, ".tsv": _read_csv, ".jsonl": _read_jsonl, ".json": _read_json,
-    ".npz": _read_npz,
 }  # fmt: skip
 WRITERS: dict[str, Callable[[Path, FileColumns], None]] = {
-    ".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl, ".npz": _write_npz,
+    ".parquet": _write_parquet, ".csv": _write_csv, ".jsonl": _write_jsonl,
 }  # fmt: skip

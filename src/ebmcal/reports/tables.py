@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from ebmcal.errors import plural
-from ebmcal.metrics import HEADLINE_METRICS, HUMAN_METRICS, METRICS, reliability_bins
+from ebmcal.metrics import HEADLINE_METRICS, METRICS, reliability_bins
 from ebmcal.predictions import Predictions
 from ebmcal.reports.page import Table, format_value
 
@@ -85,7 +85,7 @@ def metric_title(metric: str) -> str:
     >>> metric_title("ece_classwise"), metric_title("aurc_by_energy"), metric_title("my_score")
     ('ECE class-wise', 'AURC by energy', 'My score')
     """
-    known = (METRICS | HUMAN_METRICS).get(metric.removesuffix("_by_energy"))
+    known = METRICS.get(metric.removesuffix("_by_energy"))
     title = known.title + " by energy" * metric.endswith("_by_energy") if known else metric.replace("_", " ")
     return title[:1].upper() + title[1:]
 
@@ -189,7 +189,7 @@ def metrics_table(found: pd.DataFrame, keys: Sequence[Key], metrics: Sequence[st
             f"[{low:.3f}, {high:.3f}]" if low == low and high == high else f"± {sd:.3f}" if sd == sd else ""
             for low, high, sd in zip(rows["low"], rows["high"], rows["deviation"], strict=True)
         ]
-        known = (METRICS | HUMAN_METRICS).get(metric.removesuffix("_by_energy"))
+        known = METRICS.get(metric.removesuffix("_by_energy"))
         better |= {metric_title(metric): 1 if known.higher_is_better else -1} if known else {}
     return Table(frame, better=better, extra=extra if intervals else None)
 
