@@ -130,6 +130,17 @@ def test_the_verdict_reports_the_effect_of_the_calibrator(compared):
     assert ours.startswith("ours: no clear miscalibration")
 
 
+def test_the_verdict_names_significant_differences_between_models(both):
+    base, ours = ebmcal.evaluate(both, **QUICK).verdicts()
+    assert "ours has significantly better probabilities than base: NLL -0." in ours
+    assert "(lower is better)" in ours
+    assert "significantly" not in base
+    base, ours = ebmcal.evaluate(both, reference="ours", **QUICK).verdicts()
+    assert "base has significantly worse probabilities than ours: NLL +0." in base
+    alike = {"ours": both["ours"], "same": both["ours"]}
+    assert "significantly" not in "".join(ebmcal.evaluate(alike, **QUICK).verdicts())
+
+
 def test_the_verdict_does_not_ask_for_a_calibrator_if_a_calibrated_model_is_evaluated_too(both):
     (sentence,) = ebmcal.evaluate({"base": both["base"]}, **QUICK).verdicts()
     assert sentence.endswith("Calibrate it on other labelled rows (--fit FILE).")

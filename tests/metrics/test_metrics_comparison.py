@@ -80,10 +80,14 @@ def test_the_standard_error_of_a_mean_is_the_usual_one():
 def test_rows_needed_would_settle_it():
     labels, probs = make_rows(20_000, noise=1.2)
     other = softmax(np.log(probs) / 1.15)
-    few = paired_test("nll", labels[100:140], probs[100:140], other[100:140], n_resamples=500)
+    few = paired_test("nll", labels[:100], probs[:100], other[:100], n_resamples=500)
     assert few.p_value >= 0.05
-    assert 40 < few.rows_needed < 20_000
+    assert 100 < few.rows_needed < 20_000
     assert paired_test("nll", labels, probs, other, n_resamples=100).rows_needed is None
+    for metric in ("accuracy", "ece_classwise"):  # no difference, and one that is probably noise
+        test = paired_test(metric, labels[:100], probs[:100], other[:100], n_resamples=500, warn=False)
+        assert test.p_value > 0.5
+        assert test.rows_needed is None
 
 
 def estimates(seeds, name="nll", spread=0.0, n=300):

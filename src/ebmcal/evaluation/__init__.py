@@ -27,6 +27,7 @@ from ebmcal.evaluation.results import (
     check_two_classes,
     comparison_records,
     detection_records,
+    differences,
     estimate_predictions,
     evaluate_trials,
     not_compared,
@@ -125,9 +126,11 @@ def evaluate(
             advance()
     theirs = next(one for one in found if one.model == reference)
     pairs = [([one], [theirs]) for one in found if one is not theirs] if paired and n_resamples else []
+    comparisons = comparison_records(pairs, settings.compared)
+    verdicts = [f"{text}{differences(name, comparisons)}" for name, text in zip(named, verdicts, strict=True)]
     frames = {
         "results": [record for one in found for record in one.records()],
-        "comparisons": comparison_records(pairs, settings.compared),
+        "comparisons": comparisons,
         "detection": [
             record
             for name, rows in outside.items()
@@ -231,6 +234,7 @@ def _read(source: Source, name: str, like: Predictions | None, **options: Any) -
 
 def _match_rows(named: Mapping[str, Predictions], reference: str) -> dict[str, Predictions]:
     """All predictions with their rows in the order of the reference, matched by id."""
+    _check_classes(named, reference)
     matched = {}
     for name, rows in named.items():
         try:
@@ -241,6 +245,20 @@ def _match_rows(named: Mapping[str, Predictions], reference: str) -> dict[str, P
                 "them separately (paired=False, --unpaired)."
             ) from error
     return matched
+
+
+def _check_classes(named: Mapping[str, Predictions], reference: str) -> None:
+    """Raise unless all predictions have the classes of the reference."""
+    expected = set(named[reference].label_names)
+    for name, rows in named.items():
+        lone = {name: set(rows.label_names) - expected, reference: expected - set(rows.label_names)}
+        only = [f"only {file} has {', '.join(sorted(classes)[:10])}" for file, classes in lone.items() if classes]
+        if only:
+            raise EbmcalError(
+                f"{name} cannot be compared with {reference}, their classes differ: {' and '.join(only)}. If two names "
+                "mean the same class, rename it in the header and in the column label. If a model does not know a "
+                "class, add a column prob_<class> of zeros. Or evaluate them separately (paired=False, --unpaired)."
+            )
 
 
 def _read_partners(

@@ -66,6 +66,9 @@ DETECTION_RESAMPLES = 200
 #: Paired tests need at least this many rows.
 MIN_COMPARED_ROWS = 30
 
+#: Metrics that judge the probabilities as a whole; lower is better.
+PROPER_SCORES = ("nll", "brier")
+
 #: Split that calibrators are fitted on → how that is shown; (train) and (dev) as in the paper.
 FITTED_ON = {"train": "train", "calibration": "dev", "out_of_fold": "cross-fit"}
 
@@ -132,7 +135,7 @@ class Evaluation:
         return summary_table(self, verbose=verbose)
 
     def verdicts(self) -> list[str]:
-        """One sentence per model: over- or underconfident or not, by how much, and what to do."""
+        """On each model: over- or underconfident or not, by how much, what to do; clear differences of NLL, Brier."""
         return list(self.meta.get("verdicts") or ())
 
     def report(self, path: PathLike) -> Path:
@@ -304,6 +307,20 @@ def verdict(
         more = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
         return f"{sentence} {after.describe(f'{name} + {calibrator}')}{more}"
     return sentence + todo
+
+
+def differences(model: str, comparisons: Iterable[Record]) -> str:
+    """Sentences, each after a space, about significantly better or worse NLL and Brier scores than the reference's."""
+    found: dict[str, list[str]] = {}
+    for test in comparisons:
+        if test["model"] == model and test["metric"] in PROPER_SCORES and test["p_adjusted"] < 0.05:
+            name = f"{model} + {test['calibrator']}" if test["calibrator"] else model
+            effect = "worse" if test["difference"] > 0 else "better"
+            size = f"{find_metric(test['metric']).title} {test['difference']:+.3f}"
+            found.setdefault(f"{name} has significantly {effect} probabilities than {test['reference']}", []).append(
+                size
+            )
+    return "".join(f" {effect}: {', '.join(sizes)} (lower is better)." for effect, sizes in found.items())
 
 
 def check_two_classes(rows: Predictions, name: str) -> None:

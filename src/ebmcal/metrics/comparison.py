@@ -33,7 +33,8 @@ POWER = 0.8
 class PairedTest:
     """A difference, metric of a − metric of b, with its interval and the two-sided p-value of no difference.
 
-    `rows_needed` and `seeds_needed`, if p ≥ 0.05: roughly how many would show a difference of this size.
+    `rows_needed` and `seeds_needed`, if 0.05 ≤ p < 0.5: roughly how many would show a difference of this size. A larger
+    p-value is no evidence of any difference.
 
     >>> PairedTest(difference=-0.1, low=-0.2, high=0.0, p_value=0.04).p_value
     0.04
@@ -217,7 +218,7 @@ def _test(plain: float, bounds: tuple[float, float], error: StandardError, level
         return PairedTest(plain, math.nan, math.nan, math.nan)
     nearest = max(bounds[0], -bounds[1], 0.0)  # from 0 to the nearer bound
     p_value = float(2 * stdtr(error.df, -nearest / error.total)) if nearest else 1.0
-    needed = (None, None) if p_value < 0.05 else _needed(abs(plain), error)
+    needed = _needed(nearest, error) if 0.05 <= p_value < 0.5 else (None, None)
     return PairedTest(plain, bounds[0] - margin, bounds[1] + margin, p_value, error.total, error.df, *needed)
 
 

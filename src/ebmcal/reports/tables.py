@@ -6,7 +6,7 @@ Views of an evaluation start from `over_seeds`, one row per method, calibrator a
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -49,8 +49,7 @@ USEFUL_AUROC = (0.6, 0.97)
 
 COMPARISON_NOTE = (
     "Difference: model minus reference on the same {test_set} rows, with 95% interval. p: how likely a difference of "
-    "this size is if the models are equally good. p (Holm): adjusted for the number of tests in this table. Needed: "
-    "rough number of rows or seeds that would show this difference in four of five cases."
+    "this size is if the models are equally good. p (Holm): adjusted for the number of tests in this table."
 )
 DETECTION_NOTE = (
     "AUROC: how well a score separates test texts from other texts; 0.5 is guessing, higher is better. FPR: share of "
@@ -251,27 +250,37 @@ def comparison_table(evaluation: "Evaluation") -> Table:
 
 def comparison_rows_table(records: Sequence[Mapping[Any, Any]], title: str, notes: tuple[str, ...]) -> Table:
     """Paired tests, given as records, as a table."""
-    columns = ["Model", "Reference", "Metric", "Tasks", "Difference", "p", "p (Holm)", "Needed"]
+    columns = ["Model", "Reference", "Metric", "Tasks", "Difference", "p", "p (Holm)"]
     rows = [
         [
             row_name(record["model"], record["calibrator"]), record["reference"], metric_title(record["metric"]),
             record.get("n_tasks"), record["difference"],
-            *("< 0.001" if record[p] < 0.001 else record[p] for p in ("p_value", "p_adjusted")), _needed(record),
+            *("< 0.001" if record[p] < 0.001 else record[p] for p in ("p_value", "p_adjusted")),
         ]
         for record in records
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    frame = frame[[c for c in columns if c not in ("Tasks", "Needed") or frame[c].notna().any()]]
+    frame = frame[[c for c in columns if c != "Tasks" or frame[c].notna().any()]]
     extra = pd.DataFrame({"Difference": [f"[{format_value(r['low'])}, {format_value(r['high'])}]" for r in records]})
-    return Table(frame, title, notes if rows else (), extra=extra, sections=list(frame["Model"]))
+    notes = (*notes, *_rows_needed(records)) if rows else ()
+    return Table(frame, title, notes, extra=extra, sections=list(frame["Model"]))
 
 
-def _needed(record: Mapping[Any, Any]) -> str | None:
-    for unit in ("rows", "seeds"):
-        needed = record.get(f"{unit}_needed")
-        if isinstance(needed, int | float) and needed == needed:
-            return f"{int(needed):,} {unit}" if needed <= 10**7 else f"> 10 million {unit}"
-    return None
+def _rows_needed(records: Iterable[Mapping[Any, Any]]) -> Iterator[str]:
+    """A sentence about the rows or seeds that would show the differences that are not significant."""
+    found: dict[str, list[str]] = {}
+    for record in records:
+        for unit in ("rows", "seeds"):
+            needed = record.get(f"{unit}_needed")
+            if isinstance(needed, int | float) and needed == needed:
+                name = row_name(record["model"], record["calibrator"])
+                found.setdefault(name, []).append(f"{int(needed):,} {unit} ({metric_title(record['metric'])})")
+    if found:
+        shown = "; ".join(f"{name} {', '.join(needed)}" for name, needed in found.items())
+        yield (
+            "Some differences are neither significant nor zero. About this many rows or seeds would show them in four "
+            f"of five cases: {shown}."
+        )
 
 
 def detection_table(evaluation: "Evaluation") -> Table:
