@@ -1,13 +1,11 @@
-"""Differences between models: interval and p-value agree, over rows, seeds and tasks; rows and seeds needed."""
-
-from dataclasses import asdict
+"""Differences between models: interval and p-value agree, over rows and seeds; rows and seeds needed."""
 
 import numpy as np
 import pytest
 from metric_cases import make_rows
 
 from ebmcal import EbmcalError
-from ebmcal.metrics import METRICS, holm, mean_of_tests, paired_test
+from ebmcal.metrics import METRICS, holm, paired_test
 from ebmcal.metrics.comparison import StandardError, compare_estimates, mean_over_seeds
 from ebmcal.metrics.intervals import estimate
 from ebmcal.predictions.arrays import softmax
@@ -145,14 +143,6 @@ def test_the_margin_over_few_seeds_covers(n_seeds, seeds_over_rows):
         error = StandardError.from_variances(1.0, values.tolist(), n_rows=300)
         covered += abs(rows + values.mean()) <= error.margin(0.95)
     assert covered / n_draws > 0.945
-
-
-def test_the_mean_over_tasks_is_more_certain_than_each():
-    one = asdict(compare_estimates(estimates([1], spread=0.3), estimates([2], spread=0.3)))
-    both = mean_of_tests([one, one])
-    assert both.difference == pytest.approx(one["difference"])
-    assert both.standard_error == pytest.approx(one["standard_error"] / np.sqrt(2))
-    assert both.p_value < one["p_value"]
 
 
 def test_holm_by_hand():

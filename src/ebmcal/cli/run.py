@@ -62,29 +62,27 @@ def benchmark(
     config: Annotated[Path, typer.Argument(help="YAML file: output, tasks, and any setting of `ebmcal run`.")],
     output: Annotated[Path | None, typer.Option(help="Output directory, instead of the one in the file.")] = None,
     only: Annotated[str | None, typer.Option(help="Tasks to run, separated by commas.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, list the trials, run nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Check everything, run nothing.")] = False,
 ) -> None:
     """Run every task with every method and seed, and compare the results with the published ones.
 
     The same command again continues where it stopped. A trial that fails does not stop the others; the exit code is
     then 1.
     """
-    from ebmcal.benchmark import failure_table, gather, headline, load_benchmark, paper_tables, run_benchmark
+    from ebmcal.benchmark import load_benchmark, paper_tables, run_benchmark, trials
 
     plan = load_benchmark(config, output, split_names(only) or [])
-    if dry_run:
-        selected = [outcome for outcome in gather(plan) if outcome.task.is_selected]
-        states = [(o.task.name, t.method, t.seed, o.state(t)) for o in selected for t in o.task.trials]
-        _print_table(states, ["Task", "Method", "Seed", "State"])
-        n_done = sum(state == "done" for *_, state in states)
-        typer.echo(f"{n_done} of {len(states)} trials are done. Nothing was started.")
-        return
-    outcomes = run_benchmark(plan, progress=True)
-    failures = failure_table(outcomes)
-    for table in [*paper_tables(outcomes), *([failures] if len(failures) else [])]:
+    failures = {} if dry_run else run_benchmark(plan, progress=True)
+    for table in [] if dry_run else paper_tables(plan):
         table.print()
-    typer.echo(f"{headline(outcomes)}. Report: {plan.output / 'report.html'}")
-    if any(outcome.failures for outcome in outcomes if outcome.task.is_selected):
+    done = {found.meta["task"]: set(found.results["model"]) for found in plan.evaluations()}
+    for name in plan.selected:
+        names = [trial.name for trial in trials(plan.runs[name])]
+        typer.echo(f"{name}: {len(done.get(name, set()) & set(names))} of {len(names)} trials done")
+    for place, reason in failures.items():
+        typer.echo(f"{place} failed: {reason}")
+    typer.echo("Nothing was started." if dry_run else f"Tables: {plan.output / 'benchmark.md'}")
+    if failures:
         raise typer.Exit(1)
 
 

@@ -12,7 +12,7 @@ from ebmcal.metrics.calibration import (
 from ebmcal.metrics.classification import (
     accuracy, balanced_brier, brier, confidence_on_errors, macro_f1, matthews, nll,
 )  # fmt: skip
-from ebmcal.metrics.comparison import PairedTest, holm, mean_of_tests, paired_test
+from ebmcal.metrics.comparison import PairedTest, holm, paired_test
 from ebmcal.metrics.intervals import (
     DEFAULT_METRICS, HEADLINE_METRICS, METRICS, FewRowsWarning, Interval, Metric, bootstrap,
     compute_metrics, find_metric, ood_bootstrap, summarize,
@@ -27,7 +27,7 @@ __all__ = [
     "Interval", "Metric", "PairedTest", "RiskCoverage", "accuracy", "accuracy_at_coverage", "aurc", "balanced_brier",
     "bootstrap", "brier", "compute_metrics", "confidence_on_errors", "coverage_at_risk", "ece_classwise",
     "ece_classwise_debiased", "ece_top_label", "ece_top_label_debiased", "error_auroc", "find_metric", "holm",
-    "macro_f1", "matthews", "mce_classwise", "mce_top_label", "mean_of_tests", "nll",
+    "macro_f1", "matthews", "mce_classwise", "mce_top_label", "nll",
     "ood_bootstrap", "ood_detection", "ood_scores", "paired_test", "reliability_bins", "risk_coverage", "smooth_ece",
     "summarize",
 ]  # fmt: skip

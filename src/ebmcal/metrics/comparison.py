@@ -14,7 +14,7 @@ equally for both models: the interval covers both the plain difference and the d
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -124,27 +124,6 @@ def mean_over_seeds(several: Sequence[Estimate], level: float = 0.95) -> Interva
     if not metric.is_raised_by_noise:
         return Interval(value, min(low, value), max(high, value), notes=notes)
     return Interval(value, low, high, bias.floor, notes)
-
-
-def mean_of_tests(tests: Sequence[Mapping[str, Any]], level: float = 0.95) -> PairedTest:
-    """The mean of differences on independent rows (the tasks of a benchmark, which are not a sample of tasks).
-
-    `tests` hold the fields of `PairedTest`, with intervals of 95%.
-
-    >>> one = {"difference": 0.1, "low": 0.0, "high": 0.2, "standard_error": 0.05, "df": 100}
-    >>> mean_of_tests([one, one]).p_value < 0.01
-    True
-    """
-    each = [StandardError(test["standard_error"], 0.0, test["df"], 0, 1) for test in tests]
-    variances = [(one.total / len(tests)) ** 2 for one in each]
-    known = [(v, one.df) for v, one in zip(variances, each, strict=True) if v > 0]
-    # Satterthwaite's degrees of freedom of a sum of estimated variances
-    df = sum(v for v, _ in known) ** 2 / sum(v * v / df for v, df in known) if known else 1.0
-    plain = float(np.mean([test["difference"] for test in tests]))
-    margins = [one.margin(0.95) for one in each]
-    low, high = np.mean([(t["low"] + m, t["high"] - m) for t, m in zip(tests, margins, strict=True)], axis=0)
-    error = StandardError(math.sqrt(sum(variances)), 0.0, df, 0, 1)
-    return _test(plain, (float(low), float(high)), error, checked_level(level))
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:

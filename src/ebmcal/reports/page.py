@@ -347,12 +347,11 @@ class Section(NamedTuple):
 
 
 class Page(NamedTuple):
-    """A title, a sentence below it, sections, and links to other pages: (name, address)."""
+    """A title, a sentence below it, and sections."""
 
     title: str
     lead: str = ""
     sections: Sequence[Section] = ()
-    links: Sequence[tuple[str, str]] = ()
 
 
 def write_page(path: PathLike, page: Page) -> Path:

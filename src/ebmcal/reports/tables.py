@@ -245,25 +245,19 @@ def comparison_table(evaluation: "Evaluation") -> Table:
     """Paired tests of models against their reference."""
     records = evaluation.comparisons.to_dict("records")
     sets = " and ".join(dict.fromkeys(str(record["test_set"]) for record in records))
-    return comparison_rows_table(records, "Paired tests", (COMPARISON_NOTE.format(test_set=sets),))
-
-
-def comparison_rows_table(records: Sequence[Mapping[Any, Any]], title: str, notes: tuple[str, ...]) -> Table:
-    """Paired tests, given as records, as a table."""
-    columns = ["Model", "Reference", "Metric", "Tasks", "Difference", "p", "p (Holm)"]
+    columns = ["Model", "Reference", "Metric", "Difference", "p", "p (Holm)"]
     rows = [
         [
             row_name(record["model"], record["calibrator"]), record["reference"], metric_title(record["metric"]),
-            record.get("n_tasks"), record["difference"],
+            record["difference"],
             *("< 0.001" if record[p] < 0.001 else record[p] for p in ("p_value", "p_adjusted")),
         ]
         for record in records
     ]  # fmt: skip
     frame = pd.DataFrame(rows, columns=columns, dtype=object)
-    frame = frame[[c for c in columns if c != "Tasks" or frame[c].notna().any()]]
     extra = pd.DataFrame({"Difference": [f"[{format_value(r['low'])}, {format_value(r['high'])}]" for r in records]})
-    notes = (*notes, *_rows_needed(records)) if rows else ()
-    return Table(frame, title, notes, extra=extra, sections=list(frame["Model"]))
+    notes = (COMPARISON_NOTE.format(test_set=sets), *_rows_needed(records)) if rows else ()
+    return Table(frame, "Paired tests", notes, extra=extra, sections=list(frame["Model"]))
 
 
 def _rows_needed(records: Iterable[Mapping[Any, Any]]) -> Iterator[str]:
