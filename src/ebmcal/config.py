@@ -56,6 +56,9 @@ class RunConfig(BaseModel):
     label_column: str | None = _option(None, "Column of the label.", DATA, common=True)
     id_column: str | None = _option(None, "Column with row ids, kept in predictions.", DATA, common=True)
     encoding: str | None = _option(None, "Encoding of your files, e.g. latin-1. Default: UTF-8.", DATA, common=True)
+    merge_labels: dict[str, str] = _option(
+        {}, "Read one label as another, e.g. a misspelling: complant=complaint.", DATA, common=True
+    )
     max_train_rows: int | None = _option(
         None, "Use a stratified sample of the training rows.", DATA, common=True, ge=1, le=MAX_ROWS
     )

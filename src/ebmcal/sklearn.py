@@ -76,6 +76,8 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
             raise EbmcalError("EnergyTextClassifier requires y to be passed, but the target y is None.")
         if self.calibration not in (None, "cross-fit"):
             raise EbmcalError(f"calibration must be None or 'cross-fit', got {self.calibration!r}.")
+        if (self.settings or {}).get("merge_labels"):
+            raise EbmcalError("settings: merge_labels is for files. Replace the labels in y.")
         texts, y = as_texts(X), column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
         check_classification_targets(y)

@@ -110,12 +110,17 @@ def test_warnings_are_plain_lines_in_every_command(monkeypatch, capsys):
 
 
 def test_run_on_a_csv_file(tmp_path, encoder_dir):
-    train = write_csv(tmp_path / "mine.csv", rows(60))
-    result = call(
+    train = write_csv(tmp_path / "mine.csv", [*rows(60), ("a film", "god")])
+    command = [
         "run", "--train", train, "--encoder", encoder_dir, "--methods", "baseline", "--batch-size", 8, "--folds", 2,
         "--set", "steps=4", "--set", "precision=fp32", "--max-length", 32, "--output", tmp_path / "run",
-    )  # fmt: skip
+    ]  # fmt: skip
+    wrong = call(*command, "--merge-labels", "gud=good")
+    assert wrong.returncode == 1
+    assert "Unknown label 'gud'. Did you mean 'god' or 'good'?" in " ".join(wrong.stderr.split())
+    result = call(*command, "--merge-labels", "god=good")
     assert result.returncode == 0, result.stderr
+    assert "1 row with the label 'god': relabelled 'good' (line 62 of mine.csv)" in " ".join(result.stderr.split())
     assert max(len(line) for line in result.stdout.splitlines() if "report.html" not in line) <= 100
     assert "baseline" in result.stdout
     assert (tmp_path / "run" / "report.html").is_file()

@@ -5,7 +5,8 @@ import json
 
 import pytest
 
-from ebmcal.data import DataConfig, audit_messages, load_task
+from ebmcal import EbmcalError
+from ebmcal.data import DataConfig, as_dataset, audit_messages, load_task
 
 pytest.importorskip("datasets")
 
@@ -112,10 +113,29 @@ def test_likely_misspelt_and_rare_labels(tmp_path):
     shown = messages([(f"text {i}", label) for i, label in enumerate(labels)], tmp_path)
     assert [message for message in shown if "may be" in message] == [
         "labels: 'complant' (1 row) may be the same label as 'complaint' (64 rows): kept as separate classes. "
-        "If so, spell them alike."
+        "If they are the same, correct 'complant' (line 162 of texts.csv) or merge them: "
+        "--merge-labels complant=complaint"
     ]
     (rare,) = [message for message in shown if "fewer than 5" in message]
-    assert "2 with fewer than 5 training rows, 'complant' (1 row), 'question' (1 row): kept, but too rare" in rare
+    assert "2 labels with fewer than 5 training rows: 'complant' (1 row), 'question' (1 row): kept as classes" in rare
+
+
+def test_labels_can_be_merged(tmp_path):
+    labels = ["complaint"] * 80 + ["praise"] * 80 + ["complant", "question"]
+    rows = [(f"text {i}", label) for i, label in enumerate(labels)]
+    shown = messages(rows, tmp_path, merge_labels={"complant": "complaint", "question": "praise"})
+    assert "train: 1 row with the label 'complant': relabelled 'complaint' (line 162 of texts.csv)." in shown
+    assert not [message for message in shown if message.startswith("labels:")]
+    for data in (tmp_path / "texts.csv", as_dataset(tmp_path / "texts.csv", label_column="label")):
+        task = load_task(DataConfig(train=data, merge_labels={"complant": "complaint"}), tmp_path / "cache")
+        assert task.label_names == ("complaint", "praise", "question")
+    for wrong, message in (
+        ({"complnt": "complaint"}, "Unknown label 'complnt'. Did you mean 'complant'"),
+        ({"complant": "complain"}, "Unknown label 'complain'. Did you mean 'complaint'"),
+        ({"complant": "question", "question": "praise"}, "'question' is itself merged"),
+    ):
+        with pytest.raises(EbmcalError, match=message):
+            messages(rows, tmp_path, merge_labels=wrong)
 
 
 @pytest.mark.parametrize("names", [("type 1", "type 2"), ("positive", "negative"), ("1", "2"), ("a", "b")])

@@ -27,6 +27,9 @@ JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all numbers
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
 ReportFile = Annotated[Path | None, typer.Option("--report", help="Write an HTML page with plots.")]
 
+#: Settings that are mappings → the form of one entry; their options may be repeated.
+MAPPINGS = {"ood": "NAME=FILE", "merge_labels": "LABEL=LABEL"}
+
 
 def split_names(text: str | None) -> list[str] | None:
     """Names separated by commas; None if the option was not given."""
@@ -104,8 +107,8 @@ def _annotation(name: str, field: Any) -> Any:
     default = field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default
     help_ = field.description + (f" [{shown}]" if shown not in (None, False, {}, "", "auto") else "")
-    if name == "ood":
-        return Annotated[list[str] | None, typer.Option(help=help_, metavar="NAME=FILE")]
+    if name in MAPPINGS:
+        return Annotated[list[str] | None, typer.Option(help=help_, metavar=MAPPINGS[name])]
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     first = kinds[0] if kinds and get_origin(field.annotation) is not list else field.annotation
     kind = first if first in (int, float, bool, Path) else str
@@ -114,8 +117,9 @@ def _annotation(name: str, field: Any) -> Any:
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None and value != []}
-    if "ood" in given:
-        given["ood"] = dict(_split(text, "--ood", "NAME=FILE") for text in given["ood"])
+    for name in MAPPINGS.keys() & given.keys():
+        option = f"--{name.replace('_', '-')}"
+        given[name] = dict(_split(text, option, MAPPINGS[name]) for text in given[name])
     return given
 
 

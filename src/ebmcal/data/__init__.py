@@ -40,6 +40,7 @@ from ebmcal.data.splits import (
     dataset_fingerprint,
     halves,
     left_out_messages,
+    merge_option,
     similar_labels,
     stratified_folds,
     stratified_split,
@@ -47,7 +48,7 @@ from ebmcal.data.splits import (
     text_keys,
 )
 from ebmcal.data.tasks import TASKS, Tables, Task, find_task, task_tables
-from ebmcal.errors import EbmcalError, error_context, plural, require_extra
+from ebmcal.errors import EbmcalError, error_context, plural, require_extra, unknown_name
 from ebmcal.progress import Reporter
 
 if TYPE_CHECKING:
@@ -58,8 +59,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS", "TASKS", "DataConfig", "Task", "TaskData", "as_dataset", "audit_messages", "check_sources",
-    "dataset_fingerprint", "find_task", "load_task", "similar_labels", "stratified_folds", "stratified_split",
-    "stratified_subset", "text_keys",
+    "dataset_fingerprint", "find_task", "load_task", "merge_option", "similar_labels", "stratified_folds",
+    "stratified_split", "stratified_subset", "text_keys",
 ]  # fmt: skip
 
 #: The columns of every dataset in this package; text_pair only for pairs.
@@ -68,6 +69,7 @@ COLUMNS = ("id", "text", "text_pair", "label")
 #: Settings of `DataConfig` for own data; a task has its own files and columns.
 _OWN_DATA = (
     "train", "calibration", "test", "text_column", "text_pair_column", "label_column", "id_column", "encoding",
+    "merge_labels",
 )  # fmt: skip
 
 EVAL_SHARE = 0.1  # of the training rows, for a split that was not given
@@ -82,6 +84,7 @@ class DataConfig:
 
     `train`, `calibration` and `test` are paths or objects as in `as_dataset`. Without `test`, a tenth of the training
     rows is split off. Without `calibration`, `calibration_share` of them is; None splits off no calibration rows.
+    `merge_labels` maps labels to the labels they are read as.
     """
 
     task: str | None = None
@@ -95,6 +98,7 @@ class DataConfig:
     label_column: str | None = None
     id_column: str | None = None
     encoding: str | None = None
+    merge_labels: Mapping[str, str] | None = None
     max_train_rows: int | None = None
     max_eval_rows: int | None = None
     split_seed: int = 0
@@ -105,6 +109,7 @@ class DataConfig:
         """The data of a run; `in_memory` replaces paths by objects."""
         names = set(cls.__dataclass_fields__) & set(type(config).model_fields) - {"calibration"}
         values = {name: getattr(config, name) for name in names} | {"calibration": config.calibration_file}
+        values["merge_labels"] = config.merge_labels or None
         share = EVAL_SHARE if config.calibration == "holdout" else None
         return cls(**values | {k: v for k, v in in_memory.items() if k != "ood"}, calibration_share=share)
 
@@ -139,7 +144,8 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
     task = find_task(data.task) if data.task else None
     sources = check_sources(data)
     stored = {part: store_table(*source, Path(cache_dir), reporter) for part, source in sources.items()}
-    names, parts = _label_parts(sources, stored, task)
+    relabelled = _merge_labels(stored, data.merge_labels or {})
+    names, parts = _label_parts(sources, stored, task, data.merge_labels or {})
     splits = _make_splits(parts, data)
     for name, split in splits.items():
         if not len(split.rows):
@@ -156,6 +162,7 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
         records[name] = audit_split(split.rows, names, split.source, earlier)
         earlier |= {name: split.rows} if name in ("train", "calibration") else {}
     files = {name: _file_record(stored[name], part.rows, sources[name][1].id) for name, part in parts.items()}
+    files = {name: record | {"relabelled": relabelled[name]} for name, record in files.items()}
     is_pair = sources["train"][1].pair is not None
     return TaskData(
         name=task.name if task else _own_name(sources["train"][0]),
@@ -441,13 +448,34 @@ class _Part:
         return replace(self, rows=self.rows.iloc[positions])
 
 
+def _merge_labels(stored: Mapping[str, StoredTable], merged: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Replace labels in the rows of all tables; per table, label → the label it became, the rows and their places."""
+    known = dict.fromkeys(label for table in stored.values() for label in table.rows["label"].cat.categories)
+    found: dict[str, dict[str, Any]] = {part: {} for part in stored}
+    for old, new in merged.items():
+        for name in (old, new):
+            if name not in known:
+                raise EbmcalError(f"merge_labels (--merge-labels): {unknown_name('label', name, known)}")
+        if new in merged:
+            raise EbmcalError(
+                f"merge_labels (--merge-labels): {old}={new}, but {new!r} is itself merged. Name the last."
+            )
+        for part, table in stored.items():
+            at = table.rows["label"] == old
+            found[part][old] = {"to": new, **count_places(table.rows[at])}
+    for table in stored.values() if merged else ():
+        table.rows["label"] = table.rows["label"].map(lambda label: merged.get(label, label)).astype("category")
+    return found
+
+
 def _label_parts(
-    sources: Tables, stored: dict[str, StoredTable], task: Task | None
+    sources: Tables, stored: dict[str, StoredTable], task: Task | None, merged: Mapping[str, str]
 ) -> tuple[tuple[str, ...], dict[str, _Part]]:
     """The class names, and the labelled rows of each table."""
     names = task.label_names if task else ()
     by_number, parts = bool(names), dict[str, _Part]()
     for name, (source, columns) in sources.items():
+        source = replace(source, label_names=tuple(label for label in source.label_names if label not in merged))
         with error_context(f"{name} data {source.name}"):
             _check_rows(stored[name], source.encoding)
             owner = f"the labels of {task.name if task and name == 'train' else 'the training data'}"

@@ -8,8 +8,9 @@ with the same text stay together, so no text is in two parts of a split. The aud
 import difflib
 import hashlib
 import re
+import shlex
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -189,6 +190,7 @@ def audit_split(
         "rows": len(rows),
         **source,
         "label_counts": {name: int(counts.get(i, 0)) for i, name in enumerate(names)},
+        "label_places": {names[i]: int(place) for i, place in rows.groupby("label")["place"].first().items()},
         "empty_texts": count_places(rows[rows["is_empty"]]),
         "duplicates": count_places(rows[is_copy]),
         "conflicting_duplicates": count_places(rows[conflicts]),
@@ -210,13 +212,17 @@ def audit_messages(audit: dict[str, Any]) -> list[str]:
     """
     messages = [m for part, record in audit["files"].items() for m in _file_messages(part, record)]
     messages += [m for name, record in audit["splits"].items() for m in _split_messages(name, record)]
-    return messages + list(_label_messages(audit["splits"].get("train", {}).get("label_counts", {})))
+    return messages + list(_label_messages(audit["splits"].get("train", {})))
 
 
 def _file_messages(part: str, record: dict[str, Any]) -> Iterator[str]:
     yield from left_out_messages(part, record)
     found = {key: record[key] for key in ("missing_labels", "repeated_ids")} | record["cleaned"]
     yield from _messages(part, record, {_FINDINGS[key]: entry for key, entry in found.items()})
+    merged = {
+        (f"the label {old!r}", f"relabelled {it['to']!r}"): it for old, it in record.get("relabelled", {}).items()
+    }
+    yield from _messages(part, record, merged)
     yield from (f"{part}: {note}: detected from the header." for note in record["notes"])
 
 
@@ -242,33 +248,57 @@ def _messages(name: str, source: dict[str, Any], found: dict[tuple[str, str], di
     """One message per finding; places are lines or rows of the file, not ids."""
     for (what, done), entry in found.items():
         if n := entry["count"]:
-            places = ", ".join(map(str, entry["first"])) + (", …" if n > len(entry["first"]) else "")
-            where = f"{source['unit']}{'' if n == 1 else 's'} {places} of {source['file']}"
-            where += ", counting from 0" if source["unit"] == "row" else ""
-            yield f"{name}: {plural(n, 'row')} with {what}: {done} ({where})."
+            yield f"{name}: {plural(n, 'row')} with {what}: {done} ({_where(source, entry['first'], n)})."
 
 
-def _label_messages(counts: dict[str, int]) -> Iterator[str]:
+def _where(source: dict[str, Any], places: list[int], n: int) -> str:
+    shown = ", ".join(map(str, places)) + (", …" if n > len(places) else "")
+    start = ", counting from 0" if source["unit"] == "row" else ""
+    return f"{source['unit']}{'' if n == 1 else 's'} {shown} of {source['file']}{start}"
+
+
+def _label_messages(train: dict[str, Any]) -> Iterator[str]:
     """Labels that may be another label, no label, or too rare."""
+    counts, places = train.get("label_counts", {}), train.get("label_places", {})
     shown = {name: f"{name!r} ({plural(n, 'row')})" for name, n in counts.items()}
-    for name, other in similar_labels(counts):
+    for name, other in similar_labels({name: n for name, n in counts.items() if name in places}):
         may_be = f"{shown[name]} may be the same label as {shown[other]}"
-        yield f"labels: {may_be}: kept as separate classes. If so, spell them alike."
+        first = f"{'first in ' * (counts[name] > 1)}{_where(train, [places[name]], 1)}"
+        yield (
+            f"labels: {may_be}: kept as separate classes. If they are the same, correct {name!r} ({first}) or merge "
+            f"them: {merge_option([(name, other)])}"
+        )
     for name in counts:
         if name.casefold() in NO_LABEL_NAMES:
             yield f"labels: {shown[name]} is kept as a class. If it means no label, leave the field empty."
     if rare := [name for name, n in counts.items() if 0 < n < FEW_LABEL_ROWS]:
-        some = ", ".join(shown[name] for name in rare[:5]) + (", …" if len(rare) > 5 else "")
-        found = f"{len(rare)} with fewer than {FEW_LABEL_ROWS} training rows, {some}"
-        yield f"labels: {found}: kept, but too rare to learn or evaluate. Add rows, or merge or remove them."
+        some = ", ".join(shown[name] for name in rare[:20]) + (", …" if len(rare) > 20 else "")
+        yield (
+            f"labels: {plural(len(rare), 'label')} with fewer than {FEW_LABEL_ROWS} training rows: {some}: kept as "
+            "classes of the model, but too rare to learn or to evaluate. Add rows, remove these, or merge labels: "
+            "--merge-labels RARE=OTHER"
+        )
+
+
+def merge_option(pairs: Iterable[tuple[str, str]]) -> str:
+    """The options of `ebmcal run` that merge labels.
+
+    >>> merge_option([("complant", "complaint")])
+    '--merge-labels complant=complaint'
+    """
+    return " ".join(f"--merge-labels {shlex.quote(f'{name}={other}')}" for name, other in pairs)
 
 
 def similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
-    """Labels that differ in case, width or punctuation, and rare labels that look like a misspelt frequent one."""
+    """Labels that differ in case, width or punctuation, and rare labels that look like a misspelt frequent one.
+
+    The rarer label of a pair comes first.
+    """
     plain = {name: re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() for name in counts}
     letters = {name: re.sub(r"\d", "", name) for name in counts}  # "type 1" and "type 2" are not misspelt
     for name, n in counts.items():
-        yield from ((name, other) for other in counts if other > name and plain[other] == plain[name] != "")
+        alike = [other for other in counts if other > name and plain[other] == plain[name] != ""]
+        yield from ((name, other) if n < counts[other] else (other, name) for other in alike)
         frequent = [o for o, m in counts.items() if m >= 10 * n > 0 and plain[o] != plain[name]]
         frequent = [other for other in frequent if letters[other] != letters[name]]
         yield from ((name, other) for other in difflib.get_close_matches(name, frequent, n=1, cutoff=0.85))

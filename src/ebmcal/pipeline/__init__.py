@@ -19,7 +19,16 @@ from typing import Any
 from ebmcal.advice import Advice, recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
 from ebmcal.config import RunConfig, dump_config, fixed_settings, read_yaml
-from ebmcal.data import DataConfig, TaskData, as_dataset, audit_messages, find_task, load_task, similar_labels
+from ebmcal.data import (
+    DataConfig,
+    TaskData,
+    as_dataset,
+    audit_messages,
+    find_task,
+    load_task,
+    merge_option,
+    similar_labels,
+)
 from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.methods import find_method
@@ -234,8 +243,10 @@ def conclude(work: Workspace) -> None:
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
     advice = recommend({t: s for t, s in predictions.items() if t != FROZEN})
     counts = work.data.audit["splits"]["train"].get("label_counts", {})
-    pairs = ", ".join(f"{name!r} and {other!r}" for name, other in similar_labels(counts))
-    misspelt = [f"These labels may be the same: {pairs}. If so, spell them alike and run again."] if pairs else []
+    pairs = [pair for pair in similar_labels(counts) if all(counts[name] for name in pair)]
+    alike = ", ".join(f"{name!r} and {other!r}" for name, other in pairs)
+    again = f"If so, run again with {merge_option(pairs)} and another --output."
+    misspelt = [f"These labels may be the same: {alike}. {again}"] if pairs else []
     advice = replace(advice, sentences=(*misspelt, *extra_advice(advice, predictions), *advice.sentences))
     chosen = predictions[advice.trial]
     issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
