@@ -18,7 +18,7 @@ import torch
 from datasets import Dataset
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
-from ebmcal.data.texts import Texts
+from ebmcal.data.splits import Texts
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.noise.build import NoiseConfig
 from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm

@@ -17,7 +17,7 @@ from transformers import AutoModelForMaskedLM
 
 from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.data import DataConfig, load_task
-from ebmcal.data.texts import Texts
+from ebmcal.data.splits import Texts
 from ebmcal.modeling.classifier import tokenize
 from ebmcal.modeling.pretrained import check_encoder, load_encoder, load_tokenizer, quiet
 from ebmcal.noise import NoiseStream, online_stream

@@ -3,7 +3,7 @@
 import torch
 from datasets import Dataset
 
-from ebmcal.data.texts import Texts
+from ebmcal.data.splits import Texts
 from ebmcal.noise.causal_lm import Markers, NoiseLm, add_markers
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES, make_language_model, train_tokenizer

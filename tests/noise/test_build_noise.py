@@ -4,7 +4,7 @@ import pytest
 from datasets import Dataset
 
 import ebmcal
-from ebmcal.data.texts import Texts
+from ebmcal.data.splits import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import NoiseConfig, build, build_noise, causal_lm, generation
 from ebmcal.noise.store import NoiseStore

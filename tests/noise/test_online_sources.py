@@ -11,7 +11,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
-from ebmcal.data.texts import Texts
+from ebmcal.data.splits import Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import build, online_stream
 from ebmcal.noise.build import allot

@@ -24,7 +24,7 @@ from ebmcal.training import recipe
 if TYPE_CHECKING:
     from datasets import Dataset
 
-    from ebmcal.data.texts import TextPair, Texts
+    from ebmcal.data.splits import TextPair, Texts
     from ebmcal.noise.generation import Engine
     from ebmcal.noise.sources import NoiseSource, NoiseStream, OnlineStream
     from ebmcal.noise.store import StoredStream
@@ -195,7 +195,7 @@ def online_stream(noise: str, train: "Dataset", seed: int) -> MixtureStream:
     >>> online_stream("splice", train, seed=0).draw([0])[0][0] in ("one two three", "un deux trois")
     False
     """
-    from ebmcal.data.texts import Texts
+    from ebmcal.data.splits import Texts
     from ebmcal.noise.sources import OnlineStream
 
     parts, texts = parse_noise(noise), Texts(train)
@@ -231,7 +231,7 @@ class Noise:
 
         A noise LM was still trained on all texts (without their labels, unless it reads them).
         """
-        from ebmcal.data.texts import Texts
+        from ebmcal.data.splits import Texts
 
         texts = Texts(rows)
         return replace(self, streams=[stream.restricted_to(texts) for stream in self.streams])
@@ -253,7 +253,7 @@ def build_noise(
     """The noise of a run with `n_draws` draws per training; generated, or found in the cache."""
     from datasets import Dataset
 
-    from ebmcal.data.texts import Texts
+    from ebmcal.data.splits import Texts
 
     check_noise(config, reporter.info)
     n_held_out, limit = min(MAX_HELD_OUT, max(MIN_HELD_OUT, len(test))), config.samples or MAX_SAMPLES
@@ -392,7 +392,7 @@ def generate_noise(
 
     from ebmcal.config import load_config
     from ebmcal.data import as_dataset
-    from ebmcal.data.texts import Texts
+    from ebmcal.data.splits import Texts
     from ebmcal.progress import make_reporter
 
     if not isinstance(count, int) or isinstance(count, bool) or count < 1:

@@ -30,7 +30,7 @@ from torch.utils.data import Dataset, Sampler, SequentialSampler
 from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainerCallback, TrainingArguments
 from transformers.activations import NewGELUActivation
 
-from ebmcal.data.texts import ShuffledOrder, TextPair, Texts
+from ebmcal.data.splits import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.packing import ATTENTION, Tokens, micro_batches, pack, padded_inputs, token_budget, use_packing
 from ebmcal.modeling.pretrained import load_language_model, quiet

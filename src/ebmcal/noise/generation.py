@@ -19,7 +19,7 @@ import torch
 
 from ebmcal.cluster import map_on_cluster, ray_cluster
 from ebmcal.data import dataset_fingerprint
-from ebmcal.data.texts import TextPair, Texts
+from ebmcal.data.splits import TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.pretrained import default_device
 from ebmcal.noise.build import BuiltSource, NoiseConfig, NoisePart

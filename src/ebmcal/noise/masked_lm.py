@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ebmcal.data.texts import TextPair, Texts
+from ebmcal.data.splits import TextPair, Texts
 from ebmcal.modeling.pretrained import load_masked_lm
 from ebmcal.noise.sampler import draw_from_top_k
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from ebmcal.data.texts import TextPair, Texts
+from ebmcal.data.splits import TextPair, Texts
 
 
 class NoiseStream(Protocol):

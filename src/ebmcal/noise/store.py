@@ -22,7 +22,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from ebmcal.data.texts import ShuffledOrder, TextPair, Texts
+from ebmcal.data.splits import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.storage import atomic_write, read_json, remove, write_json
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ebmcal.data import as_dataset
-from ebmcal.data.texts import TextPair, Texts
+from ebmcal.data.splits import TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise.sources import split_words
 from ebmcal.progress import Reporter

@@ -22,7 +22,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter, make_reporter
 from ebmcal.run_dir import Trial
 from ebmcal.storage import PathLike, atomic_write, fingerprint
-from ebmcal.training.inputs import text_columns, token_table
+from ebmcal.training.classifier_trainer import text_columns, token_table
 from ebmcal.training.runtime import main_process_first
 from ebmcal.training.trainer import EnergyTrainer
 

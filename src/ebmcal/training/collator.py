@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.utils.data import Dataset, Sampler
 
-from ebmcal.data.texts import ShuffledOrder
+from ebmcal.data.splits import ShuffledOrder
 from ebmcal.methods.joint import MicroBatch
 from ebmcal.modeling.classifier import tokenize
 from ebmcal.modeling.packing import micro_batches, pack

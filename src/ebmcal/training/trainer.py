@@ -17,10 +17,9 @@ from ebmcal.methods import find_method, load_method
 from ebmcal.modeling.classifier import EnergyClassifier
 from ebmcal.modeling.packing import token_budget
 from ebmcal.noise.sources import NoiseStream
-from ebmcal.training.classifier_trainer import ClassifierTrainer
+from ebmcal.training.classifier_trainer import ClassifierTrainer, check_arguments, noise_stream, training_data
 from ebmcal.training.collator import EnergyCollator, TrainingRows
 from ebmcal.training.config import EnergyConfig
-from ebmcal.training.inputs import check_arguments, noise_stream, token_table, training_labels
 
 
 class EnergyTrainer(ClassifierTrainer):
@@ -62,8 +61,7 @@ class EnergyTrainer(ClassifierTrainer):
         self.method.prepare(model, processing_class)
         collator = EnergyCollator(processing_class, args.max_length or 0)
         if train_dataset is not None:  # else for evaluation only
-            collator.tokens = token_table(train_dataset, processing_class, args.max_length)
-            collator.labels = training_labels(train_dataset, model.config.num_labels)
+            collator.tokens, collator.labels = training_data(train_dataset, processing_class, args, model.config)
             collator.max_length = args.max_length or int(collator.tokens.lengths.max(initial=1))
             collator.budget = args.tokens_per_micro_batch or token_budget(model.config)
             if info.uses_noise:
