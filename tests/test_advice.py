@@ -93,10 +93,11 @@ def test_temperature_is_chosen_if_it_helps_and_the_better_model_wins():
     assert (advice.trial, advice.calibrator) == (Trial("hidden", 1), "temperature (dev)")
     assert advice.evidence[0]["temperature"] == pytest.approx(2.0, rel=0.15)
     assert advice.sentences[0].startswith("Use hidden + temperature (dev). On 2,000 calibration rows")
-    assert "(baseline: " in advice.sentences[0]
+    assert "it is right in 79.5% (baseline: 76.9%)" in advice.sentences[0]
+    assert "with a mean confidence of 79.1% (baseline: 93.9%)" in advice.sentences[0], "that of the calibrated model"
     assert "Without temperature, hidden helped compared with baseline" in advice.sentences[2]
     assert "on the calibration rows" in advice.sentences[2]
-    assert not any("NLL" in sentence for sentence in advice.sentences), "words that everyone understands"
+    assert "NLL" not in advice.sentences[0], "words that everyone understands"
 
 
 def test_out_of_fold_rows_are_preferred_and_named():
@@ -112,6 +113,25 @@ def test_the_simpler_of_two_equals_is_chosen():
     advice = advice_for(baseline=rows, hidden=rows)
     assert advice.trial.method == "baseline"
     assert "made no clear difference" in advice.sentences[2]
+
+
+def test_the_frozen_probe_is_recommended_only_if_it_is_clearly_better():
+    good, bad = draw(1.0), draw(1.0, quality=0.3)
+    advice = advice_for(baseline=bad, hidden=bad, **{"frozen-probe": good})
+    assert advice.trial.method == "frozen-probe"
+    assert "finetuning was not worth it" in advice.sentences[1]
+    advice = advice_for(baseline=good, **{"frozen-probe": good})
+    assert advice.trial.method == "baseline"
+    assert not any("frozen-probe" in sentence for sentence in advice.sentences), "it is not right more often"
+    flipped = good.labels.copy()
+    flipped[:2] = good.predicted[:2]  # the probe may be right more often, by too few rows to be better
+    rows = good.replace(labels=flipped)
+    logits = rows.logits.copy()
+    logits[2:40] *= np.where(rows.predicted[2:40] == rows.labels[2:40], 1, -0.01)[:, None]
+    advice = advice_for(baseline=rows, **{"frozen-probe": rows.replace(logits=logits)})
+    assert advice.trial.method == "baseline"
+    assert "frozen-probe, a logistic regression on the encoder as it is, is right in" in advice.sentences[1]
+    assert "not clearly better" in advice.sentences[1]
 
 
 def test_seeds_that_disagree_are_no_evidence():

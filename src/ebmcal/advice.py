@@ -18,7 +18,7 @@ from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.classification import confidence_and_correct
 from ebmcal.metrics.comparison import StandardError
 from ebmcal.predictions import Predictions
-from ebmcal.run_dir import Trial
+from ebmcal.run_dir import FROZEN_PROBE, Trial
 
 #: Split to select on, in this order → the name of its rows and the label of a calibrator fitted on it.
 SELECTION = {"out_of_fold": ("out-of-fold", "cross-fit"), "calibration": ("calibration", "dev")}
@@ -122,6 +122,7 @@ class Candidate:
     temperature: float
     gap: ConfidenceGap  # of the uncalibrated first seed
     accuracy: float
+    confidence: float  # the mean over rows and seeds
 
     @property
     def name(self) -> str:
@@ -130,11 +131,6 @@ class Candidate:
     @property
     def nll(self) -> float:
         return float(self.losses.mean())
-
-    @property
-    def typical(self) -> str:
-        """The geometric mean of the probabilities of the correct labels: the NLL in words that everyone understands."""
-        return f"{np.exp(-self.nll):.1%}"
 
     def to_json(self) -> dict[str, Any]:
         numbers = {"nll": self.nll, "accuracy": self.accuracy, "temperature": self.temperature}
@@ -213,18 +209,20 @@ def _unusable(known: Predictions, rows: str) -> str | None:
 def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) -> list[Candidate]:
     """A method as trained and, if its temperature could be fitted, with temperature scaling."""
     logits = [logits_in(rows).astype(np.float64, copy=False) for rows in seeds]
-    plain = [_losses(z, rows.labels) for z, rows in zip(logits, seeds, strict=True)]
     fits = [_cross_validated(z, rows.labels) for z, rows in zip(logits, seeds, strict=True)]
     temperature = float(np.mean([t for _, t in fits]))
     gap = confidence_gap(seeds[0].labels, seeds[0].probs)
     accuracy = float(np.mean([(rows.predicted == rows.labels).mean() for rows in seeds]))
 
-    def candidate(name: str | None, losses: Sequence[np.ndarray]) -> Candidate:
+    def candidate(name: str | None, log_probs: Sequence[np.ndarray]) -> Candidate:
+        losses = [-z[np.arange(rows.n_rows), rows.labels] for z, rows in zip(log_probs, seeds, strict=True)]
         by_seed = tuple(float(each.mean()) for each in losses)
-        return Candidate(method, name, np.mean(losses, axis=0), by_seed, temperature, gap, accuracy)
+        confidence = float(np.mean([np.exp(z.max(axis=1)) for z in log_probs]))
+        return Candidate(method, name, np.mean(losses, axis=0), by_seed, temperature, gap, accuracy, confidence)
 
     is_fitted = all(_is_inside(t) for _, t in fits)
-    return [candidate(None, plain)] + ([candidate(calibrator, [losses for losses, _ in fits])] if is_fitted else [])
+    plain = candidate(None, [log_softmax(z, axis=1) for z in logits])
+    return [plain] + ([candidate(calibrator, [scaled for scaled, _ in fits])] if is_fitted else [])
 
 
 def _sentences(
@@ -240,28 +238,47 @@ def _sentences(
         yield from _cautions(found, known, rows, n_test)
         return
     base = next((c for c in found if c.name == "baseline"), None)
-    accuracy, typical = f"{chosen.accuracy:.1%}", chosen.typical
+    accuracy, confidence = f"{chosen.accuracy:.1%}", f"{chosen.confidence:.1%}"
     if base and base is not chosen:
         accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
-        typical += f" (baseline: {base.typical})"
+        confidence += f" (baseline: {base.confidence:.1%})"
     simpler = "; no simpler method is as good" if chosen.method != found[0].method else ""
     yield (
-        f"Use {chosen.name}. On {known.n_rows:,} {rows} rows it is right in {accuracy} and typically gives the correct "
-        f"label a probability of {typical}{simpler}."
+        f"Use {chosen.name}. On {known.n_rows:,} {rows} rows it is right in {accuracy}, with a mean confidence of "
+        f"{confidence}{simpler}."
     )
+    yield from _frozen_probe(found, chosen)
     yield _confidence(base or chosen, rows)
     yield from _cautions([c for c in found if c.method != (base or chosen).method], known, rows, n_test)
-    others = [c for c in found if c.calibrator is None and c.method != "baseline"]
+    others = [c for c in found if c.calibrator is None and c.method not in ("baseline", FROZEN_PROBE)]
     if base and others:
         other = min(others, key=lambda c: c.nll)
         difference, margin = other.minus(base)
         effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
-        numbers = [f"{other.typical} instead of {base.typical} for the correct label"]
-        numbers = numbers if other.typical != base.typical else []
-        if (change := f"{other.accuracy - base.accuracy:+.1%}") not in ("+0.0%", "-0.0%"):
-            numbers.append(f"accuracy {change}")
+        numbers = [f"NLL {other.nll:.3f} instead of {base.nll:.3f}"] if abs(difference) >= 0.0005 else []
+        if (change := f"{100 * (other.accuracy - base.accuracy):+.1f}") not in ("+0.0", "-0.0"):
+            numbers.append(f"accuracy {change} points")
         shown = f": {', '.join(numbers)} on the {rows} rows" if numbers else f" on the {rows} rows"
         yield f"Without temperature, {other.method} {effect} compared with {base.method}{shown}."
+
+
+def _frozen_probe(found: Sequence[Candidate], chosen: Candidate) -> Iterator[str]:
+    """Whether finetuning was worth it: a sentence if the frozen probe is chosen, or right more often."""
+    probe = min((c for c in found if c.method == FROZEN_PROBE), key=lambda c: c.nll, default=None)
+    if probe is None or (probe.method != chosen.method and probe.accuracy <= chosen.accuracy):
+        return
+    if probe.method == chosen.method:
+        yield (
+            "It is a logistic regression on the encoder as it is: finetuning was not worth it on these rows. More rows "
+            "or epochs may change that."
+        )
+        return
+    worse, margin = probe.minus(chosen)
+    reason = "its probabilities are worse" if worse > margin else "its probabilities are not clearly better"
+    yield (
+        f"{FROZEN_PROBE}, a logistic regression on the encoder as it is, is right in {probe.accuracy:.1%}, but "
+        f"{reason} (NLL {probe.nll:.3f} against {chosen.nll:.3f}): finetuning gained little on these rows."
+    )
 
 
 def _confidence(candidate: Candidate, rows: str) -> str:
@@ -298,16 +315,11 @@ def _is_inside(temperature: float) -> bool:
     return TEMPERATURE_BOUNDS[0] < temperature < TEMPERATURE_BOUNDS[1]
 
 
-def _losses(logits: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    return -log_softmax(logits, axis=1)[np.arange(len(labels)), labels]
-
-
 def _cross_validated(logits: np.ndarray, labels: np.ndarray) -> tuple[np.ndarray, float]:
-    """Losses [n] with a temperature fitted on the other folds, and the temperature of all rows."""
+    """Log-probabilities [n, C] with a temperature fitted on the other folds, and the temperature of all rows."""
     folds = np.random.default_rng(0).permutation(len(labels)) % N_FOLDS
-    losses = np.empty(len(labels))
+    scaled = np.empty(logits.shape)
     for fold in range(N_FOLDS):
         rest, held_out = folds != fold, folds == fold
-        temperature, _ = fit_temperature(logits[rest], labels[rest])
-        losses[held_out] = _losses(logits[held_out] / temperature, labels[held_out])
-    return losses, fit_temperature(logits, labels)[0]
+        scaled[held_out] = logits[held_out] / fit_temperature(logits[rest], labels[rest])[0]
+    return log_softmax(scaled, axis=1), fit_temperature(logits, labels)[0]

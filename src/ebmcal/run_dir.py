@@ -26,6 +26,9 @@ from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 #: In a model directory: energy, method, seed, training data, calibrator, abstention rule, histograms.
 CARD_FILE = "ebmcal.json"
 
+#: The method of the trial that every run adds: logistic regression on the encoder as it is.
+FROZEN_PROBE = "frozen-probe"
+
 
 @dataclass(frozen=True, order=True)
 class Trial:
@@ -101,9 +104,16 @@ class RunDir:
         return self.trial(trial) / "history.jsonl"
 
     def trials(self) -> list[Trial]:
-        """The trials that have predictions, in name order."""
-        found = {path.parent.name for path in (self.root / "trials").glob("*-seed*/*.parquet")}
-        return [Trial.parse(name) for name in sorted(found)]
+        """The trials that have predictions, in name order, the frozen probe last."""
+        return self._find("*.parquet")
+
+    def models(self) -> list[Trial]:
+        """The trials that have a model, in the same order."""
+        return self._find("model")
+
+    def _find(self, pattern: str) -> list[Trial]:
+        found = {Trial.parse(path.parent.name) for path in (self.root / "trials").glob(f"*-seed*/{pattern}")}
+        return sorted(found, key=lambda trial: (trial.method == FROZEN_PROBE, trial.name))
 
     def splits(self, trial: Trial) -> list[str]:
         """The splits with predictions of a trial, in name order."""

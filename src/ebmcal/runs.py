@@ -13,7 +13,7 @@ from ebmcal.data.files import check_file
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
-from ebmcal.run_dir import RunDir, Trial
+from ebmcal.run_dir import FROZEN_PROBE, RunDir, Trial
 from ebmcal.storage import TemporaryDirectory, locked, read_json
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class Run:
 
     @property
     def trials(self) -> list[Trial]:
-        """Method and seed of every trained model."""
-        return sorted(Trial.parse(path.parent.name) for path in (self.folder / "trials").glob("*-seed*/model"))
+        """Method and seed of every model, the frozen probe last."""
+        return self.directory.models()
 
     @property
     def advice(self) -> list[str]:
@@ -116,7 +116,7 @@ class Run:
 
     def _trial(self, method: str | None, seed: int | None) -> Trial:
         known = self.directory.trials() or self.trials
-        methods = dict.fromkeys(trial.method for trial in known if method or trial.method != "frozen-probe")
+        methods = dict.fromkeys(trial.method for trial in known if method or trial.method != FROZEN_PROBE)
         if method is None and len(methods) != 1:
             raise EbmcalError(f"Choose a method of {self.folder}: {', '.join(methods) or 'none yet'}.")
         if method is not None and method not in methods:

@@ -12,13 +12,12 @@ import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
+from scipy.special import softmax
 from transformers import AutoModelForSequenceClassification
 
 import ebmcal
-from ebmcal.advice import Advice
 from ebmcal.errors import EbmcalError, Interrupted
-from ebmcal.pipeline import cross_fit, extra_advice, trials
-from ebmcal.run_dir import Trial
+from ebmcal.pipeline import cross_fit, probe, undertrained_folds
 from small_runs import LABELS, rows, small_settings, write_csv
 
 
@@ -37,7 +36,7 @@ def finished(tmp_path_factory, encoder_dir):
 
 
 def test_a_run_has_models_predictions_results_and_a_report(finished):
-    assert [trial.name for trial in finished.trials] == ["baseline-seed1", "hidden-seed1"]
+    assert [trial.name for trial in finished.trials] == ["baseline-seed1", "hidden-seed1", "frozen-probe-seed0"]
     for method in ("baseline", "hidden"):
         for split, n in (("test", 60), ("train", 90), ("out_of_fold", 90), ("ood_photos", 30), ("noise", 60)):
             p = finished.predictions(method, split)
@@ -58,6 +57,12 @@ def test_results_are_tidy(finished):
     assert "temperature (cross-fit)" in set(results["calibrator"].dropna())
     row = results.query("method == 'hidden' and metric == 'accuracy' and calibrator.isna()").iloc[0]
     assert row["value"] == pytest.approx(float((p := finished.predictions("hidden")).predicted.__eq__(p.labels).mean()))
+
+
+def test_the_frozen_probe_is_a_model_that_gives_its_predictions(finished):
+    p, model = finished.predictions("frozen-probe"), finished.model("frozen-probe")
+    assert model.predict(p.texts, calibrated=False).probs == pytest.approx(p.probs, abs=1e-5)
+    assert finished.predictions("frozen-probe", "out_of_fold").n_rows == 90
 
 
 def test_out_of_fold_predictions_cover_every_training_row_once(finished):
@@ -91,7 +96,7 @@ def test_the_same_call_again_does_nothing_new_and_a_method_can_be_added(finished
         train, test=test, methods="label-smoothing", folds=3, output=folder, **small_settings(encoder_dir)
     )
     assert {p: p.stat().st_mtime_ns for p in before} == before
-    assert {trial.method for trial in again.trials} == {"baseline", "hidden", "label-smoothing"}
+    assert {trial.method for trial in again.trials} == {"baseline", "hidden", "label-smoothing", "frozen-probe"}
     assert {"baseline", "hidden", "label-smoothing"} <= set(again.results["method"])
 
 
@@ -246,29 +251,37 @@ def test_undertrained_fold_models_are_mentioned(scale, n):
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(2000, 3)) * 2
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
-    trial = Trial("hidden", 1)
-    found = {trial: {"out_of_fold": ebmcal.Predictions(labels, LABELS, logits=scale * logits)}}
-    assert ["undertrained" in s for s in extra_advice(Advice(trial, None, ()), found)] == [True] * n
+    splits = {"out_of_fold": ebmcal.Predictions(labels, LABELS, logits=scale * logits)}
+    assert ["undertrained" in s for s in undertrained_folds(splits)] == [True] * n
 
 
 def test_the_strength_of_the_probe_is_chosen_on_some_rows_and_inside_the_range(monkeypatch):
     rng = np.random.default_rng(0)
     labels = rng.integers(3, size=600)
     features = np.eye(3)[labels] + rng.normal(size=(600, 3))
-    tried, original = {}, trials.out_of_fold
+    tried, original = {}, probe.out_of_fold
 
     def recorded(strength, x, y, *rest):
         tried[strength] = len(y)
         return original(strength, x, y, *rest)
 
-    monkeypatch.setattr(trials, "out_of_fold", recorded)
-    monkeypatch.setattr(trials, "MAX_STRENGTH_ROWS", 300)
-    probe = trials.fit_probe(features / 10, labels, 3)  # small features need a large strength
+    monkeypatch.setattr(probe, "out_of_fold", recorded)
+    monkeypatch.setattr(probe, "MAX_STRENGTH_ROWS", 300)
+    fitted = probe.fit_probe(features / 10, labels)  # small features need a large strength
     assert set(tried.values()) == {300}
-    assert min(tried) < probe.C < max(tried)
-    assert probe.C > trials.FIRST_STRENGTH
-    certain = trials.log_probs(probe, 1e6 * features[:5], 4)  # probabilities of 0, also of a class without rows
-    assert np.isfinite(certain).all()
+    assert probe.FIRST_STRENGTH < fitted.C < max(tried)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_the_head_of_the_probe_is_the_regression(n_classes):
+    rng = np.random.default_rng(0)
+    labels = rng.integers(n_classes, size=200)
+    features = np.eye(3)[labels] + rng.normal(size=(200, 3))
+    fitted = probe.fit_probe(features, labels)
+    weight, bias = probe.linear_layer(fitted, n_classes + 1)  # and a class without rows
+    probs = softmax(features @ weight.T + bias, axis=1)
+    assert probs[:, :n_classes] == pytest.approx(fitted.predict_proba(features), abs=1e-6)
+    assert probs[:, n_classes].max() < 1e-6
 
 
 def test_an_output_directory_with_other_files_is_refused(encoder_dir, tmp_path):

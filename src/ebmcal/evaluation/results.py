@@ -72,8 +72,8 @@ PROPER_SCORES = ("nll", "brier")
 #: Split that calibrators are fitted on → how that is shown; (train) and (dev) as in the paper.
 FITTED_ON = {"train": "train", "calibration": "dev", "out_of_fold": "cross-fit"}
 
-#: The method that the others are compared with, and the one without an energy: logistic regression on the encoder.
-REFERENCE, FROZEN_PROBE = "baseline", "frozen-probe"
+#: The method that the others are compared with.
+REFERENCE = "baseline"
 
 Record = dict[str, Any]
 Splits = Mapping[str, Predictions]
@@ -362,8 +362,7 @@ def evaluate_trials(
                 verdicts.setdefault(trial.method, verdict(trial.method, splits["test"], plain, {}))
                 for texts in [name for name in splits if name == "noise" or name.startswith("ood_")]:
                     place |= {"model": trial.name, "texts": texts}
-                    records = detection_records(splits["test"], splits[texts], settings, **place)
-                    detection += [r for r in records if (trial.method, r["score"]) != (FROZEN_PROBE, "energy")]
+                    detection += detection_records(splits["test"], splits[texts], settings, **place)
             advance()
         for name, splits, n_seeds in _ensembles(predictions, not_fitted):
             for one in _estimates(splits, _fit(splits, posthoc, {}), settings, name, method=name):

@@ -16,7 +16,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from ebmcal.advice import Advice, recommend
+from ebmcal.advice import recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
 from ebmcal.config import RunConfig, dump_config, fixed_settings, read_yaml
 from ebmcal.data import (
@@ -36,7 +36,8 @@ from ebmcal.modeling.packing import max_positions
 from ebmcal.modeling.pretrained import ENCODER_NOTES, check_encoder, is_causal, load_tokenizer
 from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise, parse_noise
 from ebmcal.pipeline.cross_fit import SPLIT, describe_cost, ensure_cross_fitted, find_label_issues, run_folds
-from ebmcal.pipeline.trials import FROZEN, ensure_predicted, ensure_probed, ensure_trained
+from ebmcal.pipeline.probe import ensure_probed
+from ebmcal.pipeline.trials import ensure_predicted, ensure_trained
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.reports import write_model_card, write_report
@@ -237,18 +238,18 @@ def conclude(work: Workspace) -> None:
     tests = [split for split in work.data.splits if split.startswith("test")]
     predictions = {
         trial: {split: Predictions.read(directory.predictions(trial, split)) for split in directory.splits(trial)}
-        for trial in directory.trials()
+        for trial in directory.trials()  # of equals, the first is recommended
         if set(tests) <= set(directory.splits(trial))
     }
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
-    advice = recommend({t: s for t, s in predictions.items() if t != FROZEN})
+    advice = recommend(predictions)
     counts = work.data.audit["splits"]["train"].get("label_counts", {})
     pairs = [pair for pair in similar_labels(counts) if all(counts[name] for name in pair)]
     alike = ", ".join(f"{name!r} and {other!r}" for name, other in pairs)
     again = f"If so, run again with {merge_option(pairs)} and another --output."
     misspelt = [f"These labels may be the same: {alike}. {again}"] if pairs else []
-    advice = replace(advice, sentences=(*misspelt, *extra_advice(advice, predictions), *advice.sentences))
     chosen = predictions[advice.trial]
+    advice = replace(advice, sentences=(*misspelt, *undertrained_folds(chosen), *advice.sentences))
     issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
     results = evaluation.to_json() | {
         "task": work.data.name,
@@ -259,7 +260,7 @@ def conclude(work: Workspace) -> None:
         "versions": _versions(),
         "audit": work.data.audit,
         "noise": work.noise.description if work.noise else None,
-        "training": {t.name: read_card(directory.model(t)).get("training") for t in predictions if t != FROZEN},
+        "training": {t.name: read_card(directory.model(t)).get("training") for t in predictions},
         "advice": advice.to_json(),
         "recommended": {"trial": advice.trial.name, "calibrator": advice.calibrator},
         "label_issues": issues,
@@ -270,9 +271,8 @@ def conclude(work: Workspace) -> None:
         write_json(directory.noise_examples, work.noise.examples)
     write_json(directory.results, results)
     for trial, splits in predictions.items():
-        if trial != FROZEN:
-            update_card(directory.model(trial), histograms=energy_histogram(splits))
-            write_model_card(directory.model(trial))
+        update_card(directory.model(trial), histograms=energy_histogram(splits))
+        write_model_card(directory.model(trial))
     work.reporter.info(f"report: {write_report(directory.root)}")
 
 
@@ -283,25 +283,15 @@ def _fit_calibrator(name: str, splits: Mapping[str, Predictions]) -> Any:
         return make_calibrator(name.partition(" ")[0]).fit_predictions(rows)
 
 
-def extra_advice(advice: Advice, predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Iterator[str]:
-    """Sentences for the user if finetuning was not worth it, or if cross-fitting does not fit the final model."""
-    chosen, frozen = predictions[advice.trial], predictions.get(FROZEN, {})
-    split = next((s for s in (SPLIT, "calibration") if s in frozen and s in chosen), None)
-    if split is not None and (probe := _accuracy(frozen[split])) > (model := _accuracy(chosen[split])):
-        yield (
-            "The finetuned models are not better than a logistic regression on the frozen encoder, which is only a "
-            f"reference: accuracy {model:.1%} against {probe:.1%} on the same rows. More epochs or rows may help."
-        )
-    if SPLIT in chosen and (temperature := _fit_calibrator("temperature", chosen).temperature_) < MIN_TEMPERATURE:
-        yield (
-            f"The models of the folds are undertrained: their predictions need a temperature of {temperature:.2f}, "
-            "which may be wrong for the final model, trained on more rows. More epochs may help."
-        )
-
-
-def _accuracy(predictions: Predictions) -> float:
-    rows = predictions.labelled()
-    return float((rows.predicted == rows.labels).mean())
+def undertrained_folds(splits: Mapping[str, Predictions]) -> list[str]:
+    """A sentence for the user if cross-fitting does not fit the final model."""
+    temperature = _fit_calibrator("temperature", splits).temperature_ if SPLIT in splits else 1.0
+    if temperature >= MIN_TEMPERATURE:
+        return []
+    return [
+        f"The models of the folds are undertrained: their predictions need a temperature of {temperature:.2f}, which "
+        "may be wrong for the final model, trained on more rows. More epochs may help."
+    ]
 
 
 def _versions() -> dict[str, str]:

@@ -1,8 +1,6 @@
 """One trial of a run: a method and a seed, trained and predicted on every split. Finished parts are not repeated.
 
 A model directory is renamed into place when it is complete, and so is every prediction file: what exists is complete.
-The frozen probe (logistic regression on the encoder before finetuning) costs seconds and shows whether finetuning was
-worth it; it has predictions, but no model directory.
 """
 
 import json
@@ -17,7 +15,7 @@ from transformers import set_seed
 
 from ebmcal import __version__
 from ebmcal.calibration.leakage import TRAINING_ROWS, FittingRows
-from ebmcal.data import dataset_fingerprint, stratified_folds, stratified_subset
+from ebmcal.data import dataset_fingerprint
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, register_energy
 from ebmcal.metrics import compute_metrics
@@ -40,13 +38,6 @@ CURVE_ROWS, REFERENCE_ROWS = 1000, 2000
 #: Log lines per training.
 LOG_LINES = 200
 
-#: The trial that holds the predictions of the frozen probe; the training rows it is fitted on, at most, and those of
-#: them that its strength is chosen on.
-FROZEN, MAX_PROBE_ROWS, MAX_STRENGTH_ROWS = Trial("frozen-probe", 0), 20_000, 3000
-
-#: The first inverse regularisation strength to try, the largest, and the fall of the loss that another one needs.
-FIRST_STRENGTH, MAX_STRENGTH, MIN_GAIN = 0.1, 1e4, 0.01
-
 
 def ensure_trained(work: "Workspace", trial: Trial) -> None:
     """Train the model of a trial unless it exists."""
@@ -66,12 +57,17 @@ def train_model(
     if is_main_process():
         history = [line for line in trainer.state.log_history if "loss" in line or "eval_loss" in line]
         write_text(directory / "history.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in history))
-        with quiet(), atomic_write(directory / "model", directory=True) as temporary:
-            trainer.classifier.save_pretrained(temporary, trainer.card)
-            work.tokenizer.save_pretrained(temporary)
+        save_model(work, trainer.classifier, directory / "model", trainer.card)
         for checkpoint in directory.glob("checkpoint-*"):
             shutil.rmtree(checkpoint)
     trainer.accelerator.wait_for_everyone()
+
+
+def save_model(work: "Workspace", classifier: EnergyClassifier, target: Path, card: dict[str, Any]) -> None:
+    """Write a model directory with its tokenizer."""
+    with quiet(), atomic_write(target, directory=True) as temporary:
+        classifier.save_pretrained(temporary, card)
+        work.tokenizer.save_pretrained(temporary)
 
 
 def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *, curves: bool = True) -> EnergyTrainer:
@@ -112,7 +108,7 @@ def make_trainer(work: "Workspace", trial: Trial, rows: Any, directory: Path, *,
         compute_metrics=compute_metrics,
         processing_class=work.tokenizer,
         noise=_noise(work, rows).stream(trial.seed) if method.uses_noise else None,
-        card=_card(work, trial, rows),
+        card=make_card(work, trial, rows),
     )
 
 
@@ -122,7 +118,8 @@ def _noise(work: "Workspace", rows: Any) -> Any:
     return work.noise if len(rows) == len(work.data.splits["train"]) else work.noise.restricted_to(rows)
 
 
-def _card(work: "Workspace", trial: Trial, rows: Any) -> dict[str, Any]:
+def make_card(work: "Workspace", trial: Trial, rows: Any) -> dict[str, Any]:
+    """What `ebmcal.json` says about the training of a model on these rows."""
     pairs = rows["text_pair"] if work.data.is_pair else None
     names = ("encoder", "max_length", "text_column", "text_pair_column")
     return {
@@ -213,10 +210,11 @@ def dataset_texts(rows: Any) -> list[Text]:
 
 def sample_rows(rows: Any, limit: int) -> Any:
     """All rows, or a fixed random sample of them in order."""
-    return rows if len(rows) <= limit else rows.select(_sample(len(rows), limit))
+    return rows if len(rows) <= limit else rows.select(sample_indices(len(rows), limit))
 
 
-def _sample(n: int, limit: int) -> np.ndarray:
+def sample_indices(n: int, limit: int) -> np.ndarray:
+    """The indices that `sample_rows` selects."""
     return np.arange(n) if n <= limit else np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
 
 
@@ -244,74 +242,3 @@ def _fit_distances(work: "Workspace", predictor: Predictor) -> dict[str, Any]:
     features, labels = predictor(dataset_texts(rows), features=True).features, np.asarray(rows["label"][:])
     assert features is not None  # requested
     return {name: fit_distance(name, features, labels) for name in DISTANCES}
-
-
-def ensure_probed(work: "Workspace", folds: np.ndarray | None) -> None:
-    """Write the predictions of the frozen probe unless they exist; those out of fold if there are folds."""
-    wanted = [split for split in work.data.splits if split != "train"] + [f"ood_{name}" for name in work.ood]
-    wanted += [] if folds is None else ["out_of_fold"]
-    missing = [split for split in wanted if not work.directory.predictions(FROZEN, split).is_file()]
-    if not missing:
-        return
-    config, n_classes, train = work.config, len(work.data.label_names), work.data.splits["train"]
-    encoder = load_encoder(config.encoder, work.data.label_names, config.trust_remote_code)
-    predictor = Predictor(EnergyClassifier(encoder).to(default_device()).eval(), work.tokenizer, config.max_length)
-    chosen = _sample(len(train), MAX_PROBE_ROWS)
-    fold = np.zeros(len(chosen), np.int64) if folds is None else np.asarray(folds)[chosen]
-    train = train.select(chosen)  # not add_column: it would copy the texts, with a progress bar
-    labels = np.asarray(train["label"][:])
-    with work.reporter.stage("frozen probe", len(missing)) as advance:
-        inputs = np.asarray(predictor(dataset_texts(train), features="last").features)
-        scale = float(inputs.std()) or 1.0
-        probe = fit_probe(inputs / scale, labels, n_classes)
-        for split in missing:
-            if split == "out_of_fold":
-                rows = train.select(np.flatnonzero(fold >= 0))
-                logits = out_of_fold(probe.C, inputs / scale, labels, fold, n_classes)
-            else:
-                rows = split_rows(work, split)
-                features = np.asarray(predictor(dataset_texts(rows), features="last").features)
-                logits = log_probs(probe, features / scale, n_classes)
-            write_predictions(work, FROZEN, split, rows, logits)
-            advance()
-
-
-def fit_probe(features: np.ndarray, labels: np.ndarray, n_classes: int) -> Any:
-    """Logistic regression; its strength is chosen by cross-validated NLL, on at most `MAX_STRENGTH_ROWS` rows."""
-    from sklearn.linear_model import LogisticRegression
-
-    keys = np.arange(len(labels), dtype=np.uint64)
-    rows = stratified_subset(keys, labels, MAX_STRENGTH_ROWS, seed=0, every_class=False)
-    x, y, folds = features[rows], labels[rows], stratified_folds(keys[rows], labels[rows], 3, seed=0)
-    best, losses = FIRST_STRENGTH, dict[float, float]()
-    while True:  # the loss has one minimum: walk to it, so that it is never at the edge of a grid
-        for strength in (best / 10, best, best * 10):
-            if strength not in losses:
-                logits = out_of_fold(strength, x, y, folds, n_classes)
-                losses[strength] = -float(logits[np.arange(len(y)), y].mean())
-        better = min(losses, key=lambda strength: losses[strength])
-        if losses[better] >= (1 - MIN_GAIN) * losses[best] or better > MAX_STRENGTH:
-            return LogisticRegression(C=best, max_iter=1000).fit(features, labels)
-        best = better
-
-
-def out_of_fold(
-    strength: float, features: np.ndarray, labels: np.ndarray, folds: np.ndarray, n_classes: int
-) -> np.ndarray:
-    """Log-probabilities of the rows of the held-out folds, in row order; uniform where only one class is left."""
-    from sklearn.linear_model import LogisticRegression
-
-    logits = np.full((len(labels), n_classes), -np.log(n_classes))
-    for fold in range(folds.max() + 1):
-        rest = folds != fold
-        if len(np.unique(labels[rest])) > 1:
-            probe = LogisticRegression(C=strength, max_iter=1000).fit(features[rest], labels[rest])
-            logits[~rest] = log_probs(probe, features[~rest], n_classes)
-    return logits[folds >= 0]
-
-
-def log_probs(probe: Any, features: np.ndarray, n_classes: int) -> np.ndarray:
-    """Log-probabilities [n, C]; classes that the probe has not seen get a very small probability."""
-    probs = np.zeros((len(features), n_classes))
-    probs[:, probe.classes_] = probe.predict_proba(features)
-    return np.log(np.maximum(probs, 1e-12))

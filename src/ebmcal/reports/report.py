@@ -26,7 +26,7 @@ from ebmcal.reports import page, plots, tables
 from ebmcal.reports.page import Block, Bullets, Code, Fact, Note, Picture, Pictures, Section, Table
 from ebmcal.reports.plots import CAPTIONS, draw
 from ebmcal.reports.run_data import FITTED_ON, Focus, RunData, Subject, find_focus, read_run
-from ebmcal.run_dir import RunDir
+from ebmcal.run_dir import FROZEN_PROBE, RunDir
 from ebmcal.storage import PathLike, read_json
 
 if TYPE_CHECKING:
@@ -320,7 +320,7 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
     pictures, found = list[Picture](), dict[str, Subject]()
     for subject in data.first_seeds:
         test, shown = subject.test, [s for s in subject.splits if s.startswith(("test", "noise", "ood_"))]
-        if test is not None and test.energies is not None and subject.method != tables.FROZEN_PROBE:
+        if test is not None and test.energies is not None and subject.method != FROZEN_PROBE:
             named = {split.replace("ood_", "OOD: "): subject.splits[split] for split in shown}
             panels = [partial(plots.energy_histograms, named), partial(plots.entropy_against_energy, test)]
             caption = "" if pictures else CAPTIONS["energy"]

@@ -16,6 +16,7 @@ from ebmcal.errors import plural
 from ebmcal.metrics import HEADLINE_METRICS, METRICS, reliability_bins
 from ebmcal.predictions import Predictions
 from ebmcal.reports.page import Table, format_value
+from ebmcal.run_dir import FROZEN_PROBE
 
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
@@ -24,9 +25,6 @@ Key = tuple[str, str]
 
 #: Methods of the paper, in its order; other methods follow in the order of the results.
 METHOD_ORDER = ("baseline", "poscal", "scalar", "hidden", "sharp-hidden")
-
-#: Logistic regression on the encoder before finetuning, a row of every run; it has no seeds.
-FROZEN_PROBE = "frozen-probe"
 
 #: The ending of a calibrator's name → the rows it was fitted on.
 FITTED_ON = {
