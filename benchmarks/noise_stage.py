@@ -20,10 +20,9 @@ from datasets import Dataset
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
 from ebmcal.data.splits import Texts
 from ebmcal.modeling.pretrained import quiet
-from ebmcal.noise.build import NoiseConfig
+from ebmcal.noise import NoiseConfig
 from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm
-from ebmcal.noise.generation import fill_store
-from ebmcal.noise.store import NoiseStore
+from ebmcal.noise.generation import NoiseStore, fill_store
 from ebmcal.progress import Console
 from ebmcal.training.runtime import use_bf16
 from timing import publish

@@ -28,7 +28,7 @@ LAYERS = [
 ]
 EVALUATION_HALF = [
     "errors", "storage", "progress", "run_dir", "predictions", "metrics", "calibration", "selective", "evaluation",
-    "advice", "reports", "monitoring", "config", "data.tasks", "noise.build", "training.recipe", "methods",
+    "advice", "reports", "monitoring", "config", "data.tasks", "noise", "training.recipe", "methods",
 ]  # fmt: skip
 
 

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from ebmcal.data.tasks import find_task
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS
-from ebmcal.noise.build import format_noise, parse_noise
+from ebmcal.noise import format_noise, parse_noise
 from ebmcal.training import recipe as defaults
 
 Names = list[str]

@@ -4,10 +4,11 @@ import pytest
 from datasets import Dataset
 
 import ebmcal
+from ebmcal import noise as noise_package
 from ebmcal.data.splits import Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import NoiseConfig, build, build_noise, causal_lm, generation
-from ebmcal.noise.store import NoiseStore
+from ebmcal.noise import NoiseConfig, build_noise, causal_lm, describe_noise, generation
+from ebmcal.noise.generation import NoiseStore
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES, save_language_model
 
@@ -156,10 +157,10 @@ def test_noise_next_to_data_by_hand():
     test = Texts(Dataset.from_dict({"text": ["a fine plot", "dull"]}))
     noise = [("a dull film", None), ("Fine ZEBRA film", None), ("a plot", None), ("so so", None)]
     expected = {"copies": 0.5, "words": 2.5, "unknown_words": 0.2, "words_of_data": 2.0, "unknown_words_of_data": 0.25}
-    assert build.describe_noise(noise, train, test) == expected
-    facts = build.describe_noise([("a film", "so dull"), ("", "")], train, test)
+    assert describe_noise(noise, train, test) == expected
+    facts = describe_noise([("a film", "so dull"), ("", "")], train, test)
     assert (facts["words"], facts["unknown_words"], facts["copies"]) == (2.0, 0.0, 0.0)
-    assert build.describe_noise([("", None)], train, test)["unknown_words"] == 0.0
+    assert describe_noise([("", None)], train, test)["unknown_words"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -188,8 +189,8 @@ def test_as_many_held_out_texts_as_test_rows_within_limits(n_test, expected, tmp
 @pytest.fixture
 def quick(monkeypatch, lm):
     """A learning rate for tiny LMs."""
-    original = build.NoiseConfig
-    monkeypatch.setattr(build, "NoiseConfig", lambda **given: original(**{"lm_learning_rate": 1e-2} | given))
+    original = NoiseConfig
+    monkeypatch.setattr(noise_package, "NoiseConfig", lambda **given: original(**{"lm_learning_rate": 1e-2} | given))
     return {"lm": lm, "mask_ratio": 0.2, "steps": 60}
 
 

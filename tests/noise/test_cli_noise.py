@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from ebmcal.cli import main
-from ebmcal.noise.store import NoiseStore, Shard
+from ebmcal.noise.generation import NoiseStore, Shard
 from ebmcal.storage import write_json
 from tiny_models import SENTENCES, save_language_model
 

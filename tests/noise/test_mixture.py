@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
-from ebmcal.noise.build import MixtureStream, allot
+from ebmcal.noise import MixtureStream, allot
+from ebmcal.noise.generation import StoredStream
 from ebmcal.noise.sources import OnlineStream
-from ebmcal.noise.store import StoredStream
 
 
 class Numbers:

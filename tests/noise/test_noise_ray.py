@@ -11,8 +11,7 @@ from noise_models import make_noise_lm, make_texts
 
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import NoiseConfig, RayEngine
-from ebmcal.noise.generation import fill_store, generate_locally
-from ebmcal.noise.store import NoiseStore
+from ebmcal.noise.generation import NoiseStore, fill_store, generate_locally
 from ebmcal.progress import Reporter
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # Ray's own
@@ -26,7 +25,7 @@ def ray_settings():
     """Small shards, and workers with the priority of the tests: with Ray's niceness they take minutes when busy."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RAY_worker_niceness", "0")
-        patch.setattr("ebmcal.noise.store.SHARD_SLOTS", 10)
+        patch.setattr("ebmcal.noise.generation.SHARD_SLOTS", 10)
         patch.setattr("ebmcal.noise.generation.MIN_USABLE", 0.0)  # the LM is untrained
         yield
 

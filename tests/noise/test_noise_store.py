@@ -10,9 +10,8 @@ from noise_models import ending_lm, make_noise_lm, make_texts
 from ebmcal.errors import EbmcalError
 from ebmcal.noise import NoiseConfig, generation
 from ebmcal.noise.causal_lm import Layout
-from ebmcal.noise.generation import decode_sample, fill_store, gather, generate_shard
+from ebmcal.noise.generation import MARKER, NoiseStore, Shard, decode_sample, fill_store, gather, generate_shard
 from ebmcal.noise.sampler import Sample
-from ebmcal.noise.store import MARKER, NoiseStore, Shard
 from ebmcal.progress import Reporter
 from tiny_models import SENTENCES
 
@@ -22,7 +21,7 @@ TEXTS = make_texts(SENTENCES[:12])
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch):
-    monkeypatch.setattr("ebmcal.noise.store.SHARD_SLOTS", 5)
+    monkeypatch.setattr("ebmcal.noise.generation.SHARD_SLOTS", 5)
 
 
 @pytest.fixture

@@ -11,10 +11,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from noise_models import make_texts
 
+from ebmcal import noise as noise_package
 from ebmcal.data.splits import Texts
 from ebmcal.errors import EbmcalError
-from ebmcal.noise import build, online_stream
-from ebmcal.noise.build import allot
+from ebmcal.noise import allot, online_stream
 from ebmcal.noise.sources import OnlineStream, Splice, splice_texts
 from ebmcal.noise.unrelated import MAX_TEXTS, OtherTexts, RandomWords
 from tiny_models import SENTENCES
@@ -199,8 +199,8 @@ def test_streams_from_texts_alone_reject_other_sources(noise):
 
 
 def test_a_source_added_to_the_table_is_accepted(monkeypatch):
-    monkeypatch.setitem(build.TEXT_SOURCES, "shuffled", "unrelated:RandomWords")
-    monkeypatch.setattr(build, "SOURCES", (*build.SOURCES, "shuffled"))
+    monkeypatch.setitem(noise_package.TEXT_SOURCES, "shuffled", "unrelated:RandomWords")
+    monkeypatch.setattr(noise_package, "SOURCES", (*noise_package.SOURCES, "shuffled"))
     drawn, expected = (online_stream(name, SINGLE.dataset, 0).draw(range(5)) for name in ("shuffled", "unrelated"))
     assert drawn == expected
     with pytest.raises(EbmcalError, match="shuffled takes no argument"):

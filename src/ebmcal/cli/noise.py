@@ -12,8 +12,7 @@ from ebmcal.noise import parse_noise
 
 if TYPE_CHECKING:
     from ebmcal.config import RunConfig
-    from ebmcal.noise.generation import Engine
-    from ebmcal.noise.store import NoiseStore
+    from ebmcal.noise.generation import Engine, NoiseStore
     from ebmcal.run_dir import RunDir
 
 ENGINES = ("local", "ray")
@@ -25,7 +24,7 @@ def generate_noise(
     """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
     chosen = _find_engine(engine or "local", ray_address, workers)
     _check_sources(config.noise)
-    from ebmcal.noise.build import build_noise
+    from ebmcal.noise import build_noise
     from ebmcal.pipeline import noise_config, prepare
     from ebmcal.progress import make_reporter
 
@@ -97,7 +96,7 @@ def show(
     if not directory.is_dir():
         problem = "is a file" if directory.exists() else "does not exist"
         raise EbmcalError(f"{directory} {problem}; expected a run directory or a noise store.")
-    from ebmcal.noise.store import NoiseStore
+    from ebmcal.noise.generation import NoiseStore
 
     _show_store(NoiseStore.open(directory), number)
 

@@ -24,7 +24,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
 from ebmcal.modeling.energies import last_layer
 from ebmcal.modeling.packing import Tokens, TokenTable
-from ebmcal.noise.build import online_stream
+from ebmcal.noise import online_stream
 from ebmcal.noise.sources import NoiseStream
 from ebmcal.training import recipe
 from ebmcal.training.collator import EnergyCollator, EpochSampler, TrainingRows
@@ -243,7 +243,7 @@ def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> NoiseStream
     dataset = dataset.select_columns(columns).rename_columns(names)
     if noise is None:
         return online_stream(setting, dataset, seed)
-    from ebmcal.noise.store import StoredStream
+    from ebmcal.noise.generation import StoredStream
 
     table = dataset.with_format("arrow")[:]
     if len(columns) == 1:
