@@ -57,11 +57,18 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     assert f"On {test}: answers" in printed
     assert "of the answers are wrong." in printed
     assert "Replaced" not in printed
+    assert "Rule: answer if confidence is at least 0." in printed
+    assert "and the text is not OOD, otherwise abstain." in printed
+    assert "of texts like the held-out rows get an answer." in printed
+    assert (
+        "Rows: 760 of 800 held-out rows used, 152 to choose the threshold and 608 to test it; not used: 40 OOD."
+        in printed
+    )
     rule = read_rule(model_dir)
     assert rule.calibrated_by["name"] == "temperature"
     assert AbstentionRule.read(out).to_json() == rule.to_json()
     again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out, "--overwrite")
-    assert "Replaced the rule: Answers" in again
+    assert "Replaced the earlier rule. Stored in" in again
     assert read_rule(model_dir).guarantee.max_error == 0.2
 
 
@@ -81,7 +88,7 @@ def test_ood_texts_are_answered_only_on_request(model_dir, held_out, run):
     assert not read_rule(model_dir).answer_ood
     assert "They are answered." in run(model_dir, "--predictions", held_out, *GUARANTEES, "--answer-ood")
     assert read_rule(model_dir).answer_ood
-    assert "OOD" not in run(model_dir, "--predictions", held_out, *GUARANTEES, "--ood", "0").splitlines()[0]
+    assert "OOD" not in run(model_dir, "--predictions", held_out, *GUARANTEES, "--ood", "0")
     assert read_rule(model_dir).ood is None
 
 
@@ -131,6 +138,8 @@ def test_duplicates_are_reported(model_dir, tmp_path, run):
     printed = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--max-error", "0.04", code=1)
     assert "Warning: 540 of 600 rows are exact duplicates." in printed
     assert "do not support an error of at most 0.04" in printed
+    again = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--coverage", "0.9", "--ood", "0")
+    assert "Rows: 60 of 600 held-out rows used; not used: 540 exact duplicates." in again
 
 
 def test_a_rule_for_rounded_probabilities_of_any_classifier(tmp_path, run):

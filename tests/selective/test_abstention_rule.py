@@ -76,7 +76,10 @@ def test_ood_texts_are_not_answered_unless_asked_for():
         np.testing.assert_array_equal(found.answered, sure if answer_ood else sure & ~found.is_ood)
         flagged = found.reason[int(np.flatnonzero(found.is_ood & sure)[0])]
         assert flagged == "" if answer_ood else flagged.startswith("out-of-distribution by the energy (p = 0.0")
-        assert ("answered" if answer_ood else "abstains") in rule.describe()[-1]
+        assert ("They are answered" if answer_ood else "The rule abstains") in " ".join(rule.describe())
+    least = found.p_values.argmin()
+    reason = fit_abstention(rows(), ood=0.1).apply(new).reason[least]
+    assert reason == "out-of-distribution by the energy (p ≤ 0.0025, the least with 400 rows)"
     only_ood = fit_abstention(rows(), ood=0.1).apply(new)
     np.testing.assert_array_equal(only_ood.answered, ~only_ood.is_ood)
 
@@ -171,7 +174,7 @@ def test_the_ood_threshold_may_use_out_of_fold_rows_approximately(tmp_path):
         rule.write(tmp_path / "rule.json")
         again = AbstentionRule.read(tmp_path / "rule.json")
         assert (again.ood.score, again.ood.is_approximate) == (name, True)
-        assert "about 5.0% of texts like the 400 calibration texts reach it (not guaranteed" in again.describe()[0]
+        assert "about 5.0% of texts like the held-out rows reach it (not guaranteed" in again.describe()[0]
     assert "at most 5.0%" in fit_abstention(rows(), ood=0.05).describe()[0]
 
 
@@ -189,7 +192,7 @@ def test_rows_without_labels_or_energies():
 @pytest.mark.parametrize("repeat", [2, 10])
 def test_duplicated_rows_give_no_stronger_guarantee(repeat):
     few = rows(60)
-    with pytest.raises(EbmcalError, match="These 57 rows do not support|at least"):
+    with pytest.raises(EbmcalError, match="These 57 rows .*do not support|at least"):
         fit_abstention(few, max_error=0.05)
     copies = few.rows(np.tile(np.arange(60), repeat)).replace(ids=[f"new-{i}" for i in range(60 * repeat)])
     with (

@@ -71,7 +71,8 @@ def test_too_few_rows_get_a_number():
     rng = np.random.default_rng(3)
     logits = 2 * rng.normal(size=(300, 2))
     message = refused((logits + rng.gumbel(size=logits.shape)).argmax(axis=1), logits, 0.03)
-    assert "These 300 rows do not support an error of at most 0.03 at confidence 0.9. About" in message
+    assert "These 300 rows do not support an error of at most 0.03 at confidence 0.9. With" in message
     assert re.search(
-        r"About [\d,]+ labelled rows like these have an even chance to be enough, [\d,]+ one of \d\d%", message
+        r"With about [\d,]+ labelled rows like these, the chance of a rule is one half; with about [\d,]+, it is \d\d%",
+        message,
     )

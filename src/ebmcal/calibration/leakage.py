@@ -33,6 +33,8 @@ IDENTITY = ("task", "method", "seed")
 MAX_TRAINING_SHARE = 0.1
 #: The entry of `ebmcal.json` with `FittingRows.of_texts(...).to_json()` of the training texts.
 TRAINING_ROWS = "training_rows"
+#: In the metadata of held-out predictions: how many rows with training texts were left out.
+N_TRAINING = "n_training_rows"
 
 N_SAMPLED = 512  # fitting rows in a sketch
 N_CHECKED = 20_000  # rows that are compared with a sketch
@@ -94,7 +96,7 @@ def check_held_out(
         n_left = f"{is_training.sum():,} of {rows.n_rows:,}"
         message = f"{where}: {n_left} rows have training texts of the model; they are left out."
         warnings.warn(message, LeakageWarning, stacklevel=3)
-        rows = rows.rows(~is_training)
+        rows = rows.rows(~is_training).replace(meta=rows.meta | {N_TRAINING: int(is_training.sum())})
         check_two_classes(rows, where)
     return rows
 

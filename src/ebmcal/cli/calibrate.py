@@ -207,4 +207,4 @@ def _describe_stored(model: Path) -> str:
         stored = read_rule(model)
     except EbmcalError:
         return "Replaced a rule that was no longer valid. "
-    return "" if stored is None else f"Replaced the rule: {' '.join(stored.describe())} "
+    return "" if stored is None else "Replaced the earlier rule. "

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
-from ebmcal.calibration.leakage import distinct_rows, logits_in
+from ebmcal.calibration.leakage import N_TRAINING, distinct_rows, logits_in
 from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import predictions_of_model, weights_fingerprint
@@ -101,6 +101,7 @@ def fit_abstention(
         _check_enough(rows.n_rows, max_error, confidence)
     features: TrainingFeatures | None = None
     bound_to: dict[str, Any] = {}
+    n_given = rows.n_rows + rows.meta.get(N_TRAINING, 0)
     if model is not None:
         if ood != 0:
             rows, features = _with_distances(model, rows, ood_score, training)
@@ -108,7 +109,7 @@ def fit_abstention(
         bound_to["calibrator"] = persistence.calibrator_fingerprint(calibrator)
         bound_to["notes"] = _calibrator_notes(calibrator, rows)
         rows = calibrated(rows, calibrator)
-    groups = distinct_rows(rows)
+    groups, n_training = distinct_rows(rows), n_given - rows.n_rows
     n_distinct = int(groups.max()) + 1
     if n_distinct < len(groups):
         copies = f"{len(groups) - n_distinct:,} of {len(groups):,} rows are exact duplicates"
@@ -116,15 +117,16 @@ def fit_abstention(
     test = None if ood == 0 else _fit_ood(rows, groups, ood, ood_score, features, seed)
     calibrated_by = rows.meta.get("calibrator")
     rule = AbstentionRule(
-        rows.label_names, n_distinct, ood=test, answer_ood=answer_ood, calibrated_by=calibrated_by, **bound_to
-    )
+        rows.label_names, n_distinct, ood=test, answer_ood=answer_ood, calibrated_by=calibrated_by,
+        n_copies=len(groups) - n_distinct, n_training=n_training, **bound_to,
+    )  # fmt: skip
     if coverage is not None:
         rule = replace(rule, sets=LabelSets(sets, coverage, _fit_limits(rows, groups, sets, coverage)))
     if max_error is not None:
         if test is not None and not answer_ood:
             allowed = test.below_cut_off(ood_scores_of(test.score, rows), seed)
             rows, groups = rows.rows(allowed), groups[allowed]
-        guarantee = _fit_guarantee(rows, groups, score, max_error, confidence, seed)
+        guarantee = _fit_guarantee(rows, groups, score, max_error, confidence, seed, n_given)
         rule = replace(rule, score=score, guarantee=guarantee)
     if rule.guarantee is None and rule.sets is None and rule.ood is None:
         raise EbmcalError("No guarantee requested: pass max_error (--max-error), coverage or ood.")
@@ -170,14 +172,14 @@ def _check_enough(n_rows: int, max_error: float, confidence: float) -> None:
 
 
 def _fit_guarantee(
-    rows: Predictions, groups: np.ndarray, score: str, max_error: float, confidence: float, seed: int
+    rows: Predictions, groups: np.ndarray, score: str, max_error: float, confidence: float, seed: int, n_given: int
 ) -> Guarantee:
     first = first_rows(groups)
     _check_enough(len(first), max_error, confidence)
     scores, wrong = SCORES[score](rows), rows.predicted != rows.labels
     guarantee = fit_threshold(scores, wrong, groups, max_error, confidence, seed)
     if guarantee is None:
-        raise refusal(scores[first], wrong[first], max_error, confidence)
+        raise refusal(scores[first], wrong[first], max_error, confidence, n_given)
     return guarantee
 
 

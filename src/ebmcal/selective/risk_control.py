@@ -13,6 +13,7 @@ once, and with all rows. The guarantee then holds either way.
 """
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from scipy.special import bdtr, betaincinv, betaln, expit
@@ -42,7 +43,8 @@ def fit_threshold(
     samples = [(scores[first[test]], wrong[first[test]])]
     if len(first) < len(groups):
         samples.append((scores, wrong))  # all: a frequent text may be among the planning rows, where it counts once
-    return find_threshold(samples, levels, max_error, confidence)
+    found = find_threshold(samples, levels, max_error, confidence)
+    return found and replace(found, n_planned=len(plan))
 
 
 def first_rows(groups: np.ndarray) -> np.ndarray:
@@ -112,15 +114,19 @@ def counts(scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray) -> tuple[n
     return len(scores) - below, errors[below]
 
 
-def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> EbmcalError:
+def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float, n_given: int) -> EbmcalError:
     """The error that a guarantee is not supported, with what would help: more rows, how many, or a larger error."""
     even, needed, chance = rows_needed(scores, wrong, max_error, confidence)
-    more = f"About {even:,} labelled rows like these have an even chance to be enough, {needed:,} one of {chance:.0%}."
+    more = (
+        f"With about {even:,} labelled rows like these, the chance of a rule is one half; with about {needed:,}, it is "
+        f"{chance:.0%}."
+    )
     if chance < 0.5:
         more = "Even many more rows are unlikely to be enough: no threshold has a clearly smaller error."
+    left_out = f" (of {n_given:,}, without duplicates and OOD rows)" if len(scores) < n_given else ""
     return EbmcalError(
-        f"These {len(scores):,} rows do not support an error of at most {max_error:g} at confidence {confidence:g}. "
-        f"{more} A larger max_error (--max-error), another score (--score) or a better model helps, too."
+        f"These {len(scores):,} rows{left_out} do not support an error of at most {max_error:g} at confidence "
+        f"{confidence:g}. {more} A larger max_error (--max-error), another score (--score) or a better model may help."
     )
 
 

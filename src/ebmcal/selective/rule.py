@@ -46,6 +46,7 @@ class Guarantee:
     n_answered: int  # of them, those above the threshold
     n_wrong: int  # of those, the wrong ones
     bound: float  # Clopper-Pearson: the error is below this at this confidence, had only this threshold been tested
+    n_planned: int = 0  # rows that set the thresholds
 
 
 @dataclass(frozen=True)
@@ -114,6 +115,8 @@ class AbstentionRule:
     model: str | None = None
     calibrator: str | None = None
     notes: tuple[str, ...] = ()
+    n_copies: int = 0  # exact duplicates of the `n_rows` rows
+    n_training: int = 0  # rows with training texts, left out
 
     def apply(self, predictions: Predictions) -> Decisions:
         """Answer or abstain, label set, OOD or not, for each row of the same model's predictions."""
@@ -132,8 +135,10 @@ class AbstentionRule:
             ood_scores = found[which, np.arange(predictions.n_rows)]
             names = [parts_of(self.ood.score)[part] for part in which]
             is_ood = p <= self.ood.rate
+            n = self.ood.n_texts
             for i in np.flatnonzero(is_ood) if not self.answer_ood else ():
-                why = f"out-of-distribution by {OOD_SCORES[names[i]]} (p = {p[i]:.2g})"
+                shown = f"p = {p[i]:.2g}" if p[i] * (n + 1) > 1.5 else f"p ≤ {p[i]:.2g}, the least with {n:,} rows"
+                why = f"out-of-distribution by {OOD_SCORES[names[i]]} ({shown})"
                 reason[i] = why + (f"; {reason[i]}" if reason[i] else "")
                 answered[i] = False
         return Decisions(answered, reason, scores, p, is_ood, ood_scores, names, self._label_sets(predictions.probs))
@@ -162,18 +167,20 @@ class AbstentionRule:
         return lines
 
     def describe(self) -> list[str]:
-        """The guarantees of the rule, one sentence per part."""
-        lines = []
-        if self.guarantee and self.score:
-            g = self.guarantee
-            name = SCORE_NAMES[self.score]
-            where = "always" if g.threshold is None else f"if {name} is at least {g.threshold:.4g}"
-            tested = "held-out rows" if self.ood is None or self.answer_ood else "held-out rows that are not OOD"
-            lines.append(
-                f"Answers {where}: {g.n_answered / g.n_tested:.1%} of {g.n_tested:,} {tested}, {g.n_wrong} of "
-                f"{g.n_answered:,} answers wrong. Guarantee: at most {g.max_error:.1%} of the answers are wrong, with "
-                f"confidence {g.confidence:g}."
-            )
+        """The rule, its guarantees and the rows it was fitted on, one line per part."""
+        lines, g, name = [], self.guarantee, SCORE_NAMES.get(self.score or "")
+        if g:
+            is_strict = self.ood is not None and not self.answer_ood
+            conditions = [] if g.threshold is None else [f"{name} is at least {g.threshold:.4g}"]
+            conditions += ["the text is not OOD"] * is_strict
+            condition = f"if {' and '.join(conditions)}, otherwise abstain" if conditions else "always"
+            share = g.n_answered / g.n_tested * (g.n_planned + g.n_tested) / self.n_rows
+            lines += [
+                f"Rule: answer {condition}.",
+                f"Guarantee: at most {g.max_error:.1%} of the answers are wrong, with confidence {g.confidence:g}. "
+                f"Among the rows that tested the rule, {g.n_wrong:,} of {g.n_answered:,} answers were wrong.",
+                f"Share: about {share:.0%} of texts like the held-out rows get an answer.",
+            ]
         if self.sets:
             where = "" if self.sets.kind == "split" else ", in every class"
             lines.append(f"Label sets contain the true label with probability {self.sets.coverage:g} or more{where}.")
@@ -184,9 +191,20 @@ class AbstentionRule:
                 most, why = "about", " (not guaranteed: these are out-of-fold predictions, of the models of the folds)"
             lines.append(
                 f"OOD texts: {OOD_SCORES[self.ood.score]} is so high that {most} {self.ood.rate:.1%} of texts like "
-                f"the {self.ood.n_texts:,} calibration texts reach it{why}. {action}"
+                f"the held-out rows reach it{why}. {action}"
             )
-        return [*lines, *self.notes]
+        return [*lines, self._describe_rows(), *self.notes]
+
+    def _describe_rows(self) -> str:
+        """How many rows the rule was fitted on, and why others were not used."""
+        g, used = self.guarantee, "used"
+        n_used = self.n_rows if g is None else g.n_planned + g.n_tested
+        if g is not None:
+            used = f"used, {g.n_planned:,} to choose the threshold and {g.n_tested:,} to test it"
+        reasons = {"training rows": self.n_training, "exact duplicates": self.n_copies, "OOD": self.n_rows - n_used}
+        others = ", ".join(f"{n:,} {reason}" for reason, n in reasons.items() if n)
+        n_all = self.n_rows + self.n_copies + self.n_training
+        return f"Rows: {n_used:,} of {n_all:,} held-out rows {used}{f'; not used: {others}' if others else ''}."
 
     def _label_sets(self, probs: np.ndarray) -> list[tuple[str, ...]] | None:
         if self.sets is None:
