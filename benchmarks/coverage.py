@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from ebmcal.metrics import METRICS
-from ebmcal.metrics.calibration import Kind, binned_error
+from ebmcal.metrics.calibration import Z_95, Kind, binned_error
 from ebmcal.metrics.comparison import compare_estimates, mean_over_seeds
-from ebmcal.metrics.intervals import estimate, normal_quantile
+from ebmcal.metrics.intervals import estimate
 from ebmcal.predictions.arrays import softmax
 
 RESULTS = Path(__file__).with_suffix(".json")
@@ -127,7 +127,7 @@ def run_model(name: str, n_classes: int, n_rows: int, trials: int) -> dict[str, 
         labels = draw_labels(shares, rng)
         for kind, events in KINDS.items():
             error = binned_error(labels, probs, kind=events, n_bins=N_BINS)  # as in `Estimate.interval`
-            ends = error.bias.interval(normal_quantile(0.95) * error.standard_error)
+            ends = error.bias.interval(Z_95 * error.standard_error)
             found[kind].append((error.bias.value, error.bias.floor, *ends))
     columns = {
         kind: dict(zip(("plain", "floor", "low", "high"), np.array(found[kind]).T, strict=True)) for kind in KINDS

@@ -142,7 +142,7 @@ class Candidate:
         is_paired = len(self.by_seed) == len(other.by_seed)
         seeds = [a - b for a, b in zip(self.by_seed, other.by_seed, strict=True)] if is_paired else []
         variance = float(difference.var(ddof=1)) / len(difference)
-        return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin(0.95)
+        return float(difference.mean()), StandardError.from_variances(variance, seeds, len(difference)).margin
 
 
 def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:

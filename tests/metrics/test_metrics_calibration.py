@@ -34,7 +34,7 @@ def test_classwise_and_top_label_differ():
 
 
 def test_zero_and_one_fall_into_the_outer_bins():
-    bins = reliability_bins([0, 0, 1], probs=[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], kind="class", class_index=0)
+    bins = reliability_bins([0, 0, 1], probs=[[1.0, 0.0], [1.0, 0.0], [0.0, 1.0]], class_index=0)
     assert bins.counts.tolist() == [1] + [0] * 8 + [2]
     for metric in BINNED:
         assert metric([0, 1], probs=[[1.0, 0.0], [0.0, 1.0]]) == 0.0
@@ -130,13 +130,6 @@ def test_reliability_bins():
     assert ece == pytest.approx(ece_top_label(labels, probs=probs, n_bins=10), abs=1e-14)
 
 
-def test_reliability_bins_of_one_class_and_of_all():
-    labels, probs = make_rows(300)
-    per_class = [reliability_bins(labels, probs=probs, kind="class", class_index=y).counts for y in range(3)]
-    assert [c.sum() for c in per_class] == [300] * 3
-    np.testing.assert_array_equal(reliability_bins(labels, probs=probs, kind="class").counts, sum(per_class))
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
@@ -145,8 +138,7 @@ def test_reliability_bins_of_one_class_and_of_all():
         ({"n_bins": True}, "n_bins is True"),
         ({"n_bins": 10**6}, "from 1 to 10,000"),
         ({"binning": "widht"}, "Unknown binning 'widht'. Did you mean 'width'"),
-        ({"kind": "classwise"}, "Unknown kind"),
-        ({"kind": "class", "class_index": 3}, "class_index is 3"),
+        ({"class_index": 3}, "class_index is 3"),
     ],
 )
 def test_invalid_options(options, message):

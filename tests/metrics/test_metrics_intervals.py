@@ -10,7 +10,6 @@ from ebmcal import EbmcalError, Predictions, metrics
 from ebmcal.metrics import (
     DEFAULT_METRICS,
     METRICS,
-    FewRowsWarning,
     Interval,
     bootstrap,
     classification,
@@ -84,14 +83,6 @@ def test_the_interval_of_accuracy_is_the_binomial_one():
     assert certain.low == pytest.approx(0.929, abs=1e-3)  # a width at 1
 
 
-def test_a_higher_level_widens_the_interval():
-    labels, probs = make_rows(300)
-    narrow, wide = (bootstrap("nll", labels, probs=probs, level=level) for level in (0.5, 0.99))
-    assert wide.low < narrow.low < narrow.high < wide.high
-    with pytest.raises(EbmcalError, match="level is 95"):
-        bootstrap("nll", labels, probs=probs, level=95)
-
-
 def test_without_resamples_there_is_a_value_and_no_interval():
     labels, probs = make_rows(300)
     interval = bootstrap("nll", labels, probs=probs, n_resamples=0)
@@ -108,12 +99,11 @@ def test_undefined_values_and_resamples():
 
 def test_too_few_rows_for_the_bins_are_noted():
     labels, probs = make_rows(150)
-    with pytest.warns(FewRowsWarning, match="150 rows are few for 20 bins.*at most 15 bins or smooth_ece"):
-        interval = bootstrap("ece_classwise", labels, probs=probs, n_resamples=10)
-    assert "150 rows" in interval.notes[0]
+    (note,) = bootstrap("ece_classwise", labels, probs=probs, n_resamples=10).notes
+    assert "150 rows are few for 20 bins" in note
+    assert "at most 15 bins or smooth_ece" in note
     assert bootstrap("ece_classwise", labels, probs=probs, n_resamples=10, n_bins=15).notes == ()
     assert bootstrap("nll", labels, probs=probs, n_resamples=10).notes == ()
-    assert bootstrap("ece_classwise", labels, probs=probs, n_resamples=10, warn=False).notes != ()
 
 
 @pytest.mark.slow
@@ -164,20 +154,13 @@ def test_a_summary_uses_labelled_rows():
         summarize(p, ["ece"])
 
 
-def test_few_rows_warn_once():
-    with pytest.warns(FewRowsWarning) as caught:
-        summarize(predictions(50), n_resamples=5)
-    assert len(caught) == 1
-    summarize(predictions(50), n_resamples=5, warn=False)
-
-
 @pytest.mark.parametrize(
     ("labels", "probs"),
     [([0], [[1.0]]), ([0], [[0.5, 0.5]]), ([0, 0], [[1.0, 0.0]] * 2), ([1, 1], [[1.0, 0.0]] * 2)],
 )
 def test_degenerate_rows_have_a_summary(labels, probs):
     p = Predictions(labels, tuple(map(str, range(len(probs[0])))), probs=probs)
-    summary = summarize(p, NAMES, n_resamples=20, warn=False)
+    summary = summarize(p, NAMES, n_resamples=20)
     for name, interval in summary.items():
         ends = (interval.low, interval.high)
         assert np.isnan(ends).all() or ends[0] <= ends[1], name

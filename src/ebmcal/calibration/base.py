@@ -27,7 +27,7 @@ CALIBRATORS: dict[str, type["Calibrator"]] = {}
 
 
 class FewRowsWarning(UserWarning):
-    """A calibrator was fitted on fewer rows than it needs."""
+    """There are fewer rows than a calibrator or the bins of a metric need."""
 
 
 class Calibrator:

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.calibration import CALIBRATORS, Calibrator, make_calibrator
+from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
 from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.evaluation.results import (
@@ -35,7 +35,6 @@ from ebmcal.evaluation.results import (
 )
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, find_metric
 from ebmcal.metrics.calibration import N_BINS
-from ebmcal.metrics.intervals import warn_of_notes
 from ebmcal.predictions import Predictions, align
 from ebmcal.predictions import ensemble as mean_of
 from ebmcal.predictions.files import FileColumns, numbers, read_columns, without_error_rows
@@ -168,7 +167,8 @@ def _estimate(name: str, calibrator: str | None, rows: Predictions, settings: Se
     note = rows.meta["calibrator"]["note"] if calibrator else ""
     with error_context(name):
         found = estimate_predictions(rows, settings, name, calibrator=calibrator, note=note)
-    warn_of_notes(found.by_metric.values())
+    for notes in sorted({one.notes for one in found.by_metric.values() if one.notes}):
+        warnings.warn(" ".join(notes), FewRowsWarning, stacklevel=3)
     return found
 
 

@@ -312,7 +312,7 @@ def _cost(small: np.ndarray, plain: np.ndarray, rows: Predictions) -> dict[str, 
     changes = {}
     for name in COST_METRICS:
         before, after = (metrics.METRICS[name].function(rows.labels[known], probs=p[known]) for p in (float32, int8))
-        test = metrics.paired_test(name, rows.labels[known], int8[known], float32[known], warn=False)
+        test = metrics.paired_test(name, rows.labels[known], int8[known], float32[known])
         values = {"float32": before, "int8": after, "difference": test.difference, "low": test.low, "high": test.high}
         changes[name] = {key: value if np.isfinite(value) else None for key, value in values.items()}
     return found | {"n_labelled": int(known.sum()), "metrics": changes}

@@ -14,7 +14,7 @@ from ebmcal.metrics.classification import (
 )  # fmt: skip
 from ebmcal.metrics.comparison import PairedTest, holm, paired_test
 from ebmcal.metrics.intervals import (
-    DEFAULT_METRICS, HEADLINE_METRICS, METRICS, FewRowsWarning, Interval, Metric, bootstrap,
+    DEFAULT_METRICS, HEADLINE_METRICS, METRICS, Interval, Metric, bootstrap,
     compute_metrics, find_metric, ood_bootstrap, summarize,
 )  # fmt: skip
 from ebmcal.metrics.selective import (
@@ -23,7 +23,7 @@ from ebmcal.metrics.selective import (
 )  # fmt: skip
 
 __all__ = [
-    "DEFAULT_METRICS", "HEADLINE_METRICS", "METRICS", "OOD_SCORES", "Bins", "FewRowsWarning",
+    "DEFAULT_METRICS", "HEADLINE_METRICS", "METRICS", "OOD_SCORES", "Bins",
     "Interval", "Metric", "PairedTest", "RiskCoverage", "accuracy", "accuracy_at_coverage", "aurc", "balanced_brier",
     "bootstrap", "brier", "compute_metrics", "confidence_on_errors", "coverage_at_risk", "ece_classwise",
     "ece_classwise_debiased", "ece_top_label", "ece_top_label_debiased", "error_auroc", "find_metric", "holm",

@@ -22,12 +22,14 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.classification import SufficientStatistics, confidence_and_correct, from_statistics
-from ebmcal.predictions.arrays import SUM_TOLERANCE, as_labels_and_probs, chunks
+from ebmcal.predictions.arrays import as_labels_and_probs, chunks
 
 Binning = Literal["width", "mass"]
 Kind = Literal["top_label", "class"]
 
 N_BINS = 20
+#: So many standard errors around the mean contain 95% of a normal distribution.
+Z_95 = 1.959963984540054
 #: More bins than this would hold a row or two each, and their tables would not fit in memory.
 MAX_BINS = 10_000
 CHUNK_ROWS = 1 << 14  # binned at a time, so that temporaries stay in the processor's cache
@@ -44,14 +46,7 @@ def ece_classwise(
     >>> round(ece_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]]), 4)
     0.15
     """
-    labels, probs = _validated(labels, logits, probs)
-    total = 0.0
-    for y in range(probs.shape[1]):
-        forecast = np.ascontiguousarray(probs[:, y])
-        bins = assign_bins(forecast, n_bins, binning)
-        gaps = np.bincount(bins, weights=forecast - (labels == y))  # n_b · (conf_b − acc_b)
-        total += np.abs(gaps).sum()
-    return float(total / probs.size)
+    return _ece(*as_labels_and_probs(labels, logits=logits, probs=probs), "class", n_bins, binning)
 
 
 def ece_top_label(
@@ -62,10 +57,15 @@ def ece_top_label(
     >>> ece_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
-    labels, probs = _validated(labels, logits, probs)
-    confidence, correct = confidence_and_correct(labels, probs)
-    gaps = np.bincount(assign_bins(confidence, n_bins, binning), weights=confidence - correct)
-    return float(np.abs(gaps).sum() / len(labels))
+    return _ece(*as_labels_and_probs(labels, logits=logits, probs=probs), "top_label", n_bins, binning)
+
+
+def _ece(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning) -> float:
+    errors = []
+    for forecast, outcome in events(labels, probs, kind):
+        gaps = np.bincount(assign_bins(forecast, n_bins, binning), weights=forecast - outcome)  # n_b · (conf_b − acc_b)
+        errors.append(np.abs(gaps).sum() / len(labels))
+    return float(np.mean(errors))
 
 
 def ece_classwise_debiased(
@@ -76,7 +76,8 @@ def ece_classwise_debiased(
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
     """
-    return _debiased(bin_sums(*_validated(labels, logits, probs), "class", n_bins, binning))
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    return _debiased(bin_sums(labels, probs, "class", n_bins, binning))
 
 
 def ece_top_label_debiased(
@@ -87,7 +88,8 @@ def ece_top_label_debiased(
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
     """
-    return _debiased(bin_sums(*_validated(labels, logits, probs), "top_label", n_bins, binning))
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    return _debiased(bin_sums(labels, probs, "top_label", n_bins, binning))
 
 
 def mce_classwise(
@@ -98,7 +100,8 @@ def mce_classwise(
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
     """
-    return float(_largest_gap(bin_sums(*_validated(labels, logits, probs), "class", n_bins, binning)))
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    return float(_largest_gap(bin_sums(labels, probs, "class", n_bins, binning)))
 
 
 def mce_top_label(
@@ -109,7 +112,8 @@ def mce_top_label(
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
-    return float(_largest_gap(bin_sums(*_validated(labels, logits, probs), "top_label", n_bins, binning)))
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
+    return float(_largest_gap(bin_sums(labels, probs, "top_label", n_bins, binning)))
 
 
 @dataclass(frozen=True)
@@ -136,27 +140,22 @@ def reliability_bins(
     probs: Any = None,
     n_bins: int = 10,
     binning: Binning = "width",
-    kind: Kind = "top_label",
     class_index: int | None = None,
 ) -> Bins:
-    """The data of a reliability diagram, of the predicted class (`top_label`) or of one class (`class`).
-
-    `class_index=None` with kind `class` pools the C events of every row.
+    """The data of a reliability diagram, of the predicted class or of one class (`class_index`).
 
     >>> bins = reliability_bins([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]], n_bins=2)
     >>> bins.counts, bins.confidence, bins.accuracy
     (array([0, 2]), array([ nan, 0.75]), array([nan, 0.5]))
     """
-    labels, probs = _validated(labels, logits, probs)
-    if kind not in ("top_label", "class"):
-        raise unknown_name("kind", kind, ["top_label", "class"])
+    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
     n_classes = probs.shape[1]
-    if class_index is not None and not 0 <= class_index < n_classes:
-        raise EbmcalError(f"class_index is {class_index}; expected 0..{n_classes - 1} with {n_classes} classes.")
-    if kind == "class" and class_index is not None:
-        forecast, outcome = np.ascontiguousarray(probs[:, class_index]), labels == class_index
+    if class_index is None:
+        forecast, outcome = confidence_and_correct(labels, probs)
+    elif 0 <= class_index < n_classes:
+        forecast, outcome = probs[:, class_index], labels == class_index
     else:
-        forecast, outcome = map(np.concatenate, zip(*events(labels, probs, kind), strict=True))
+        raise EbmcalError(f"class_index is {class_index}; expected 0..{n_classes - 1} with {n_classes} classes.")
     edges, codes = bin_edges(forecast, n_bins, binning), assign_bins(forecast, n_bins, binning)
     counts, *sums = (np.bincount(codes, w, minlength=len(edges) - 1) for w in (None, forecast, outcome))
     filled = np.where(counts > 0, counts, np.nan)
@@ -164,29 +163,17 @@ def reliability_bins(
     return Bins(edges, counts, confidence, share, *wilson(sums[1], filled), share - confidence)
 
 
-def wilson(hits: np.ndarray, counts: np.ndarray, z: float = 1.959963984540054) -> tuple[np.ndarray, np.ndarray]:
-    """Wilson's interval of a share (95% unless `z` is given); it has a width at 0 and 1, unlike the normal one.
+def wilson(hits: np.ndarray, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Wilson's 95% interval of a share; it has a width at 0 and 1, unlike the normal one.
 
     >>> low, high = wilson(np.array([10.0]), np.array([10.0]))
     >>> low.round(3), high
     (array([0.722]), array([1.]))
     """
-    share, spread = hits / counts, z * z / counts
+    share, spread = hits / counts, Z_95 * Z_95 / counts
     middle = (share + spread / 2) / (1 + spread)
     margin = np.sqrt(spread * share * (1 - share) + spread * spread / 4) / (1 + spread)
     return np.clip(middle - margin, 0, 1), np.clip(middle + margin, 0, 1)
-
-
-def _validated(labels: Any, logits: Any, probs: Any) -> tuple[np.ndarray, np.ndarray]:
-    """Labels [n] and probabilities [n, C] as they are if they are valid arrays; otherwise converted, or an error."""
-    if isinstance(probs, np.ndarray) and isinstance(labels, np.ndarray) and logits is None and probs.ndim == 2:
-        is_typed = labels.dtype == np.int64 and probs.dtype == np.float64
-        if is_typed and labels.shape == probs.shape[:1] and probs.size and labels.min() >= 0:
-            sums = probs @ np.ones(probs.shape[1])
-            is_distribution = probs.min() >= 0 and abs(sums.min() - 1) <= SUM_TOLERANCE >= abs(sums.max() - 1)
-            if is_distribution and labels.max() < probs.shape[1]:
-                return labels, probs
-    return as_labels_and_probs(labels, logits=logits, probs=probs)
 
 
 def events(labels: np.ndarray, probs: np.ndarray, kind: Kind) -> Iterator[tuple[np.ndarray, np.ndarray]]:

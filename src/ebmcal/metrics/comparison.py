@@ -22,7 +22,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.calibration import NoiseBias
-from ebmcal.metrics.intervals import Estimate, Interval, checked_level, estimate, find_metric, warn_of_notes
+from ebmcal.metrics.intervals import Estimate, Interval, estimate, find_metric
 from ebmcal.predictions.arrays import as_labels_and_probs
 
 #: Power for the number of rows or seeds that would show a difference of the observed size, at 5%.
@@ -58,38 +58,25 @@ def paired_test(
     *,
     n_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
-    warn: bool = True,
     **options: Any,
 ) -> PairedTest:
-    """Compare the probabilities of two models for the same rows by a metric.
-
-    Takes `labels` [n] and the probabilities of both, [n, C]. Ranking metrics also take `scores_a` and `scores_b`
-    (higher = more trusted), so that two scores can be compared.
+    """Compare the probabilities of two models for the same rows by a metric: `labels` [n], probabilities [n, C].
 
     >>> good, bad = [[0.9, 0.1]] * 20, [[0.6, 0.4]] * 20
     >>> test = paired_test("nll", [0] * 20, good, bad)
     >>> round(test.difference, 3), test.p_value < 0.01
     (-0.405, True)
     """
-    which = find_metric(metric)
-    if "scores" in options:
-        raise EbmcalError("Pass scores_a= and scores_b=, one for each model, instead of scores=.")
-    scores = [options.pop(name, None) for name in ("scores_a", "scores_b")]
     labels, probs_a = as_labels_and_probs(labels, probs=probs_a)
     labels, probs_b = as_labels_and_probs(labels, probs=probs_b)
     if probs_a.shape != probs_b.shape:
         raise EbmcalError(f"Expected the same classes for both models, got {probs_a.shape[1]} and {probs_b.shape[1]}.")
-    both = []
-    for probs, own in zip((probs_a, probs_b), scores, strict=True):
-        requested = {"it": (which, options if own is None else options | {"scores": own})}
-        both.append(estimate(requested, labels, probs, n_resamples=n_resamples, seed=seed)["it"])
-    if warn:
-        warn_of_notes(both)
-    return compare_estimates(both[:1], both[1:], level)
+    requested = {"it": (find_metric(metric), options)}
+    a, b = (estimate(requested, labels, p, n_resamples=n_resamples, seed=seed)["it"] for p in (probs_a, probs_b))
+    return compare_estimates([a], [b])
 
 
-def compare_estimates(ours: Sequence[Estimate], theirs: Sequence[Estimate], level: float = 0.95) -> PairedTest:
+def compare_estimates(ours: Sequence[Estimate], theirs: Sequence[Estimate]) -> PairedTest:
     """The difference of two models' means over seeds; ours and theirs are for the same seeds and the same rows."""
     pairs = list(zip(ours, theirs, strict=True))
     differences = [a.value - b.value for a, b in pairs]
@@ -100,17 +87,17 @@ def compare_estimates(ours: Sequence[Estimate], theirs: Sequence[Estimate], leve
     low, high = min(plain, likely), max(plain, likely)
     low, high = (smallest if low < 0 else low, largest if high > 0 else high)  # away from 0 only
     bounds = float(min(plain, likely, low)), float(max(plain, likely, high))
-    return _test(plain, bounds, error, checked_level(level))
+    return _test(plain, bounds, error)
 
 
-def mean_over_seeds(several: Sequence[Estimate], level: float = 0.95) -> Interval:
+def mean_over_seeds(several: Sequence[Estimate]) -> Interval:
     """The mean of a metric over models that differ in their seed, with an interval over seeds and rows together."""
     if len(several) == 1:
-        return several[0].interval(level)
+        return several[0].interval()
     values = [found.value for found in several]
     value = float(np.mean(values))
     over_rows = np.mean([found.resampled for found in several], axis=0)
-    margin = StandardError.from_resamples(over_rows, values, several[0].n_rows, 0.0).margin(checked_level(level))
+    margin = StandardError.from_resamples(over_rows, values, several[0].n_rows, 0.0).margin
     notes = tuple(dict.fromkeys(note for found in several for note in found.notes))
     metric, biases = several[0].metric, [found.bias for found in several if found.bias is not None]
     if not math.isfinite(margin):
@@ -172,11 +159,12 @@ class StandardError:
     def total(self) -> float:
         return math.hypot(self.rows, self.seeds)
 
-    def margin(self, level: float) -> float:
-        """Half the width of the interval."""
+    @property
+    def margin(self) -> float:
+        """Half the width of the 95% interval."""
         from scipy.special import stdtrit
 
-        return float(stdtrit(self.df, (1 + level) / 2)) * self.total if self.total else 0.0
+        return float(stdtrit(self.df, 0.975)) * self.total if self.total else 0.0
 
 
 def _minus_bias(a: Estimate, b: Estimate) -> tuple[float, float, float]:
@@ -188,11 +176,11 @@ def _minus_bias(a: Estimate, b: Estimate) -> tuple[float, float, float]:
     return likely, plain - a.bias.likely + b.bias.most, plain - a.bias.most + b.bias.likely
 
 
-def _test(plain: float, bounds: tuple[float, float], error: StandardError, level: float) -> PairedTest:
+def _test(plain: float, bounds: tuple[float, float], error: StandardError) -> PairedTest:
     """Interval and p-value of a difference known up to its bounds, apart from the sampling of rows and seeds."""
     from scipy.special import stdtr
 
-    margin = error.margin(level)
+    margin = error.margin
     if not math.isfinite(plain) or not math.isfinite(margin):
         return PairedTest(plain, math.nan, math.nan, math.nan)
     nearest = max(bounds[0], -bounds[1], 0.0)  # from 0 to the nearer bound

@@ -14,17 +14,25 @@ With very many classes blocks start earlier and are fewer, to bound memory.
 """
 
 import math
-import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError, unknown_name
+from ebmcal.errors import unknown_name
 from ebmcal.metrics import calibration, classification, selective
-from ebmcal.metrics.calibration import N_BINS, Kind, NoiseBias, binned_error, mce_statistics, simulated_bias, wilson
+from ebmcal.metrics.calibration import (
+    N_BINS,
+    Z_95,
+    Kind,
+    NoiseBias,
+    binned_error,
+    mce_statistics,
+    simulated_bias,
+    wilson,
+)
 from ebmcal.metrics.classification import MAX_ROWS, SufficientStatistics, is_drawn_in_blocks, mean_statistics
 from ebmcal.metrics.selective import DETECTION, ood_counts, ood_detection
 from ebmcal.predictions.arrays import as_labels_and_probs, chunks
@@ -140,13 +148,9 @@ def compute_metrics(eval_prediction: Any) -> dict[str, float]:
 Requested = Mapping[str, tuple[Metric, dict[str, Any]]]
 
 
-class FewRowsWarning(UserWarning):
-    """There are too few rows for the number of bins: the number is mostly noise."""
-
-
 @dataclass(frozen=True)
 class Interval:
-    """A value with a confidence interval and notes about it; NaN where something is not defined.
+    """A value with its 95% confidence interval and notes about it; NaN where something is not defined.
 
     A calibration error also has its `noise_floor`: the expected error of a perfectly calibrated model with these
     probabilities. Its interval is for the true error, which noise raises: the value may lie above the interval.
@@ -170,8 +174,6 @@ def bootstrap(
     probs: Any = None,
     n_resamples: int = 1000,
     seed: int = 0,
-    level: float = 0.95,
-    warn: bool = True,
     **options: Any,
 ) -> Interval:
     """A metric, by name or as a function `(labels, *, probs, **options) -> float`, with its interval over rows.
@@ -184,43 +186,26 @@ def bootstrap(
     """
     labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
     requested: Requested = {"it": (find_metric(metric), options)}
-    return _intervals(requested, labels, probs, n_resamples, seed, level, warn)["it"]
+    return estimate(requested, labels, probs, n_resamples=n_resamples, seed=seed)["it"].interval()
 
 
 def summarize(
-    predictions: "Predictions",
-    metrics: Sequence[str] = DEFAULT_METRICS,
-    n_resamples: int = 1000,
-    seed: int = 0,
-    *,
-    level: float = 0.95,
-    warn: bool = True,
+    predictions: "Predictions", metrics: Sequence[str] = DEFAULT_METRICS, n_resamples: int = 1000, seed: int = 0
 ) -> dict[str, Interval]:
     """Each metric of the rows with a known label, with its interval, over the same resamples.
 
     >>> from ebmcal.predictions import Predictions
     >>> p = Predictions([0, 1], ("no", "yes"), probs=[[0.9, 0.1], [0.4, 0.6]])
-    >>> summarize(p, ["accuracy", "brier"], n_resamples=10, warn=False)["accuracy"].value
+    >>> summarize(p, ["accuracy", "brier"], n_resamples=10)["accuracy"].value
     1.0
     """
     requested: Requested = {name: (find_metric(name), {}) for name in metrics}
     known = predictions.labelled()
-    return _intervals(requested, known.labels, known.probs, n_resamples, seed, level, warn)
+    found = estimate(requested, known.labels, known.probs, n_resamples=n_resamples, seed=seed)
+    return {name: one.interval() for name, one in found.items()}
 
 
-def _intervals(
-    requested: Requested, labels: np.ndarray, probs: np.ndarray, n_resamples: int, seed: int, level: float, warn: bool
-) -> dict[str, Interval]:
-    checked_level(level)
-    estimates = estimate(requested, labels, probs, n_resamples=n_resamples, seed=seed)
-    if warn:
-        warn_of_notes(estimates.values())
-    return {name: found.interval(level) for name, found in estimates.items()}
-
-
-def ood_bootstrap(
-    in_scores: Any, out_scores: Any, *, n_resamples: int = 1000, seed: int = 0, level: float = 0.95
-) -> dict[str, Interval]:
+def ood_bootstrap(in_scores: Any, out_scores: Any, *, n_resamples: int = 1000, seed: int = 0) -> dict[str, Interval]:
     """`ood_detection` with bootstrap intervals; in-distribution and OOD rows are resampled separately.
 
     Drawing rows is drawing how many fall on each level of score, which is multinomial. With very many distinct scores,
@@ -229,7 +214,6 @@ def ood_bootstrap(
     >>> ood_bootstrap([2.0, 3.0], [1.0], n_resamples=10)["auroc"].low
     1.0
     """
-    checked_level(level)
     kept, passed = ood_counts(in_scores, out_scores, MAX_ROWS)
     rng = np.random.default_rng([seed, 4])
     drawn = []
@@ -241,7 +225,7 @@ def ood_bootstrap(
     for i, (name, value) in enumerate(ood_detection(in_scores, out_scores).items()):
         shift = value - float(DETECTION[name](kept, passed))  # by merging scores
         resampled = np.concatenate([np.empty(0), *(part[i] for part in drawn)]) + shift
-        intervals[name] = Interval(value, *percentile_interval((0.0, 1.0), value, resampled, level))
+        intervals[name] = Interval(value, *percentile_interval((0.0, 1.0), value, resampled))
     return intervals
 
 
@@ -257,21 +241,20 @@ class Estimate:
     standard_error: float = math.nan  # of a calibration error
     notes: tuple[str, ...] = ()
 
-    def interval(self, level: float = 0.95) -> Interval:
-        low, high = self._bounds(checked_level(level))
+    def interval(self) -> Interval:
+        low, high = self._bounds()
         floor = self.bias.floor if self.bias and self.metric.is_raised_by_noise else None
         return Interval(self.value, low, high, floor, self.notes)
 
-    def _bounds(self, level: float) -> tuple[float, float]:
+    def _bounds(self) -> tuple[float, float]:
         if not len(self.resampled) or not math.isfinite(self.value):
             return math.nan, math.nan
         if self.metric is METRICS["accuracy"]:
-            hits, counts = np.array(self.value * self.n_rows), np.array(self.n_rows)
-            low, high = map(float, wilson(hits, counts, normal_quantile(level)))
+            low, high = map(float, wilson(np.array(self.value * self.n_rows), np.array(self.n_rows)))
             return low, high
         if self.bias is None:
-            return percentile_interval(self.metric.bounds, self.value, self.resampled, level)
-        low, high = self.bias.interval(normal_quantile(level) * self.standard_error)
+            return percentile_interval(self.metric.bounds, self.value, self.resampled)
+        low, high = self.bias.interval(Z_95 * self.standard_error)
         return (low, high) if self.metric.is_raised_by_noise else (min(low, self.value), max(high, self.value))
 
 
@@ -386,28 +369,12 @@ def _draw(bits: np.random.PCG64, n: int) -> np.ndarray:
     return np.bincount(picked.view(np.int64), minlength=n)
 
 
-def normal_quantile(level: float) -> float:
-    """The number of standard errors around the mean that contain `level` of a normal distribution."""
-    from scipy.special import ndtri
-
-    return float(ndtri((1 + level) / 2))
-
-
-def checked_level(level: float) -> float:
-    """`level`, or an error if it is not between 0 and 1."""
-    if not 0 < level < 1:
-        raise EbmcalError(f"level is {level}; expected a share between 0 and 1, such as 0.95.")
-    return level
-
-
-def percentile_interval(
-    bounds: tuple[float, float], value: float, resampled: np.ndarray, level: float
-) -> tuple[float, float]:
-    """The middle of the resampled values, extended to `value`; NaN if there are none."""
+def percentile_interval(bounds: tuple[float, float], value: float, resampled: np.ndarray) -> tuple[float, float]:
+    """The middle 95% of the resampled values, extended to `value`; NaN if there are none."""
     resampled = resampled[np.isfinite(resampled)]
     if not len(resampled) or not math.isfinite(value):
         return math.nan, math.nan
-    low, high = np.clip(np.quantile(resampled, [(1 - level) / 2, (1 + level) / 2]), *bounds)
+    low, high = np.clip(np.quantile(resampled, [0.025, 0.975]), *bounds)
     return float(min(low, value)), float(max(high, value))
 
 
@@ -421,9 +388,3 @@ def _few_rows_notes(metric: Metric, n_rows: int, options: dict[str, Any]) -> tup
         f"{n_rows} {'row is' if n_rows == 1 else 'rows are'} few for {n_bins} bins (ten rows per bin are recommended): "
         f"binned calibration errors are mostly noise here. Use {fewer}smooth_ece.",
     )
-
-
-def warn_of_notes(estimates: Iterable[Estimate]) -> None:
-    """Emit the notes of estimates as warnings, each once."""
-    for note in sorted({note for found in estimates for note in found.notes}):
-        warnings.warn(note, FewRowsWarning, stacklevel=5)

@@ -261,7 +261,7 @@ def _describe_labelled(rows: Predictions) -> dict[str, Any] | None:
     n_correct = int((known.predicted == known.labels).sum())
     low, high = (float(end) for end in wilson(np.array(n_correct), np.array(known.n_rows)))
     accuracy = {"value": n_correct / known.n_rows, "low": low, "high": high}
-    measured = summarize(known, METRICS, n_resamples=200, warn=False) if known.n_rows >= MIN_ROWS else {}
+    measured = summarize(known, METRICS, n_resamples=200) if known.n_rows >= MIN_ROWS else {}
     found = {name: {"value": m.value, "low": m.low, "high": m.high} for name, m in measured.items()}
     return {"n_rows": known.n_rows, "accuracy": accuracy, **found}
 

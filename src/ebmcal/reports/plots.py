@@ -244,7 +244,7 @@ def reliability_diagram(
         return show_message(ax, NO_LABELS)
     rows = predictions.labelled()
     index = rows.label_names.index(label) if label else None
-    options: dict[str, Any] = {} if index is None else {"kind": "class", "class_index": index}
+    options: dict[str, Any] = {} if index is None else {"class_index": index}
     bins = metrics.reliability_bins(rows.labels, probs=rows.probs, n_bins=n_bins, **options)
     forecast = rows.confidence if index is None else rows.probs[:, index]
     is_true = rows.labels == (rows.predicted if index is None else index)

@@ -307,7 +307,7 @@ def class_table(predictions: Predictions) -> Table:
     right, records = rows.predicted == rows.labels, []
     for index, label in enumerate(rows.label_names):
         true, predicted = rows.labels == index, rows.predicted == index
-        bins = reliability_bins(rows.labels, probs=rows.probs, n_bins=20, kind="class", class_index=index)
+        bins = reliability_bins(rows.labels, probs=rows.probs, n_bins=20, class_index=index)
         ece = np.nansum(np.abs(bins.accuracy - bins.confidence) * bins.counts) / rows.n_rows
         means = [v.mean() if len(v) else None for v in (right[true], right[predicted], rows.confidence[predicted])]
         records.append([label, true.sum(), means[0], predicted.sum(), *means[1:], ece])

@@ -285,7 +285,7 @@ def score(
 
 def _condition_record(subject: Subject, condition: Condition, found: Predictions, original: Predictions) -> Record:
     values: Record = {}
-    for name, interval in metrics.summarize(found, METRIC_NAMES, N_RESAMPLES, warn=False).items():
+    for name, interval in metrics.summarize(found, METRIC_NAMES, N_RESAMPLES).items():
         values |= {name: interval.value, f"{name}_low": interval.low, f"{name}_high": interval.high}
     is_ood = subject.is_ood or energy_threshold(original)
     return {
