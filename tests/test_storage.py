@@ -94,7 +94,8 @@ def test_temporary_files_of_a_killed_process_are_removed(tmp_path):
 
 def test_trials_and_cards(tmp_path):
     run, trial = RunDir(tmp_path), Trial("sharp-hidden", 2)
-    assert RunDir.containing(run.model(trial)) == (run, trial)
+    found = RunDir.containing(run.model(trial))
+    assert (found[0].root, found[1]) == (tmp_path, trial)
     assert RunDir.containing(tmp_path / "elsewhere") is None
     run.model(trial).mkdir(parents=True)
     update_card(run.model(trial), energy="hidden", calibrator={"a": 1})

@@ -37,9 +37,6 @@ TASK_SETTINGS = {"task", "train", "calibration", "test"}
 #: What the paper defines, and what the authors' scripts compute.
 ECES = {"ece_classwise": "class-wise ECE", "ece_top_label": "top-label ECE"}
 
-#: Characters of the reason of a failure.
-LONGEST_REASON = 400
-
 
 @dataclass(frozen=True)
 class Benchmark:
@@ -166,7 +163,7 @@ def _run(config: RunConfig, progress: bool | None) -> str | None:
         raise
     except Exception as error:
         kind = "" if isinstance(error, EbmcalError) else f"{type(error).__name__}: "
-        return textwrap.shorten(f"{kind}{error}", LONGEST_REASON, placeholder="…")
+        return textwrap.shorten(f"{kind}{error}", width=400, placeholder="…")
     return None
 
 

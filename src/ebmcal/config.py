@@ -9,6 +9,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
+from ebmcal.data.files import check_encoding
 from ebmcal.data.tasks import find_task
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS
@@ -215,19 +216,12 @@ def _problems(config: RunConfig) -> list[str]:
         problems.append("Give either a task or a training file, not both.")
     if config.recipe == "published" and not (config.task and find_task(config.task).published):
         problems.append("recipe published needs one of the paper's tasks: see `ebmcal tasks`.")
-    for check, value in ((find_task, config.task), (parse_noise, config.noise), (_check_encoding, config.encoding)):
+    for check, value in ((find_task, config.task), (parse_noise, config.noise), (check_encoding, config.encoding)):
         try:
             _ = value is not None and check(value)
         except EbmcalError as error:
             problems.append(str(error))
     return problems
-
-
-def _check_encoding(name: str) -> None:
-    try:
-        "".encode(name)  # rejects encodings of bytes, such as hex
-    except (LookupError, ValueError) as error:
-        raise EbmcalError(f"Unknown encoding {name!r}. Examples: utf-8, latin-1, cp1252, utf-16.") from error
 
 
 def _explain(error: ValidationError) -> list[str]:

@@ -51,11 +51,17 @@ class Trial:
         return cls(method, int(seed))
 
 
-@dataclass(frozen=True)
 class RunDir:
     """The paths of a run directory."""
 
-    root: Path
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.config = root / "config.yaml"
+        self.fingerprints = root / "fingerprints.json"
+        self.results = root / "results.json"
+        self.log = root / "log.txt"
+        self.report = root / "report.html"
+        self.noise_examples = root / "noise_examples.json"
 
     def check(self) -> None:
         """Raise if the directory holds something other than a run."""
@@ -66,30 +72,6 @@ class RunDir:
                 f"The output directory {self.root} is not empty and is not a run directory (no config.yaml). "
                 "Use another --output."
             )
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.yaml"
-
-    @property
-    def fingerprints(self) -> Path:
-        return self.root / "fingerprints.json"
-
-    @property
-    def results(self) -> Path:
-        return self.root / "results.json"
-
-    @property
-    def log(self) -> Path:
-        return self.root / "log.txt"
-
-    @property
-    def report(self) -> Path:
-        return self.root / "report.html"
-
-    @property
-    def noise_examples(self) -> Path:
-        return self.root / "noise_examples.json"
 
     def trial(self, trial: Trial) -> Path:
         return self.root / "trials" / trial.name

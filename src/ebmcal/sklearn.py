@@ -5,7 +5,7 @@ Texts are a list, an array or a Series of strings, or of pairs of strings.
 """
 
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -149,20 +149,15 @@ def class_names(classes: np.ndarray) -> list[str]:
     names = [as_label(label, "y", i, Tally()) for i, label in enumerate(classes.tolist())]
     if len(set(names)) == len(names) and None not in names:
         return [str(name) for name in names]
-    return _numbered(range(len(classes)))
-
-
-def _numbered(codes: Iterable[int]) -> list[str]:
-    """A name for each class, which sorts like its number."""
-    return [f"class_{code:06d}" for code in codes]
+    return [f"class_{code:06d}" for code in range(len(classes))]
 
 
 def labelled_rows(texts: list[Any], codes: np.ndarray, names: list[str]) -> "Dataset":
     """Texts or pairs with class numbers [n] as a Dataset whose classes have these names, in this order."""
     from datasets import ClassLabel
 
-    rows = as_dataset((texts, _numbered(codes)), reporter=Reporter())
-    return rows.cast_column("label", ClassLabel(names=names))
+    rows = as_dataset(texts, reporter=Reporter()).remove_columns("label")
+    return rows.add_column("label", codes.astype(np.int64)).cast_column("label", ClassLabel(names=names))
 
 
 def as_texts(X: Any) -> list[Any]:

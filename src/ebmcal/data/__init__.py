@@ -33,13 +33,15 @@ from ebmcal.data.files import (
 )
 from ebmcal.data.memory import object_source
 from ebmcal.data.splits import (
+    EVAL_SHARE,
+    Part,
     audit_messages,
     audit_split,
     content_fingerprint,
     count_places,
     dataset_fingerprint,
-    halves,
     left_out_messages,
+    make_splits,
     merge_option,
     similar_labels,
     stratified_folds,
@@ -72,7 +74,6 @@ _OWN_DATA = (
     "merge_labels",
 )  # fmt: skip
 
-EVAL_SHARE = 0.1  # of the training rows, for a split that was not given
 _VERSION = 2  # of the cached tables; increase it when reading changes
 _BATCH = 1000  # rows of a batch of the Arrow file
 _ABSENT = object()
@@ -146,7 +147,7 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
     stored = {part: store_table(*source, Path(cache_dir), reporter) for part, source in sources.items()}
     relabelled = _merge_labels(stored, data.merge_labels or {})
     names, parts = _label_parts(sources, stored, task, data.merge_labels or {})
-    splits = _make_splits(parts, data)
+    splits = make_splits(parts, data.calibration_share, data.split_seed)
     for name, split in splits.items():
         if not len(split.rows):
             n_texts = plural(splits["train"].rows["key"].nunique(), "distinct text")
@@ -155,7 +156,8 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
                 f"{plural(len(names), 'label')} (copies of a text stay together). Pass {name} data, or choose another "
                 "label column if these are not labels."
             )
-        splits[name] = _limit(name, split, data)
+        limit = data.max_train_rows if name == "train" else data.max_eval_rows
+        splits[name] = split.limited(limit, data.split_seed, every_class=name == "train")
     records: dict[str, Any] = {}
     earlier: dict[str, pd.DataFrame] = {}
     for name, split in splits.items():
@@ -428,26 +430,6 @@ def _encode_labels(
     return datasets.concatenate_datasets([texts, labels], axis=1), rows, names
 
 
-@dataclass(frozen=True)
-class _Part:
-    """Rows of a table: label (class), key, place, is_empty. The index is the row of the dataset."""
-
-    dataset: "Dataset"
-    rows: "pd.DataFrame"
-    source: dict[str, str]  # the "file" and the "unit" of the places
-
-    @property
-    def keys(self) -> np.ndarray:
-        return self.rows["key"].to_numpy()
-
-    @property
-    def labels(self) -> np.ndarray:
-        return self.rows["label"].to_numpy()
-
-    def take(self, positions: np.ndarray) -> "_Part":
-        return replace(self, rows=self.rows.iloc[positions])
-
-
 def _merge_labels(stored: Mapping[str, StoredTable], merged: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     """Replace labels in the rows of all tables; per table, label → the label it became, the rows and their places."""
     known = dict.fromkeys(label for table in stored.values() for label in table.rows["label"].cat.categories)
@@ -470,10 +452,10 @@ def _merge_labels(stored: Mapping[str, StoredTable], merged: Mapping[str, str]) 
 
 def _label_parts(
     sources: Tables, stored: dict[str, StoredTable], task: Task | None, merged: Mapping[str, str]
-) -> tuple[tuple[str, ...], dict[str, _Part]]:
+) -> tuple[tuple[str, ...], dict[str, Part]]:
     """The class names, and the labelled rows of each table."""
     names = task.label_names if task else ()
-    by_number, parts = bool(names), dict[str, _Part]()
+    by_number, parts = bool(names), dict[str, Part]()
     for name, (source, columns) in sources.items():
         source = replace(source, label_names=tuple(label for label in source.label_names if label not in merged))
         with error_context(f"{name} data {source.name}"):
@@ -488,33 +470,8 @@ def _label_parts(
                     f"All labelled rows have the class {names[rows['label'].iloc[0]]!r}; expected at least two "
                     f"classes. Check the label column {columns.label!r}."
                 )
-            parts[name] = _Part(dataset, rows, {key: stored[name].info[key] for key in ("file", "unit")})
+            parts[name] = Part(dataset, rows, {key: stored[name].info[key] for key in ("file", "unit")})
     return names, parts
-
-
-def _make_splits(parts: dict[str, _Part], data: DataConfig) -> dict[str, _Part]:
-    train = parts["train"]
-    if "dev" in parts:
-        calibration, test = (parts["dev"].take(half) for half in halves(len(parts["dev"].rows)))
-        splits = {"train": train, "calibration": calibration, "test": test}
-        if other := parts.get("dev_mismatched"):
-            splits["test_mismatched"] = other.take(halves(len(other.rows))[1])
-        return splits
-    missing = [name for name in ("calibration", "test") if name not in parts]
-    shares = {"calibration": data.calibration_share or EVAL_SHARE, "test": EVAL_SHARE}
-    rest, *cut = stratified_split(train.keys, train.labels, tuple(shares[n] for n in missing), data.split_seed)
-    chosen = dict(zip(missing, cut, strict=True))
-    if "calibration" in chosen and data.calibration_share is None:  # the test split stays the same
-        rest = np.sort(np.concatenate([rest, chosen.pop("calibration")]))
-    splits = parts | {name: train.take(rows) for name, rows in chosen.items()} | {"train": train.take(rest)}
-    return {name: splits[name] for name in ("train", "calibration", "test") if name in splits}
-
-
-def _limit(name: str, split: _Part, data: DataConfig) -> _Part:
-    limit = data.max_train_rows if name == "train" else data.max_eval_rows
-    if limit is None or limit >= len(split.rows):
-        return split
-    return split.take(stratified_subset(split.keys, split.labels, limit, data.split_seed, every_class=name == "train"))
 
 
 def _file_record(stored: StoredTable, labelled: "pd.DataFrame", id_column: str | None) -> dict[str, Any]:

@@ -287,10 +287,10 @@ def check_file(path: Path) -> None:
 
 
 def check_encoding(encoding: str | None) -> None:
-    """Raise unless Python knows the encoding."""
+    """Raise unless Python knows the encoding, as one of texts."""
     try:
-        codecs.lookup(encoding or "utf-8")
-    except LookupError as error:
+        "".encode(encoding or "utf-8")  # rejects encodings of bytes, such as hex
+    except (LookupError, ValueError) as error:
         raise EbmcalError(f"Unknown encoding {encoding!r}. Common ones are utf-8, utf-16, latin-1, cp1252.") from error
 
 

@@ -11,6 +11,7 @@ import re
 import shlex
 import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,6 +22,54 @@ from ebmcal.errors import EbmcalError, plural
 if TYPE_CHECKING:
     import pandas as pd
     from datasets import Dataset
+
+
+EVAL_SHARE = 0.1  # of the training rows, for a split that was not given
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of a table: label (class), key, place, is_empty. The index is the row of the dataset."""
+
+    dataset: "Dataset"
+    rows: "pd.DataFrame"
+    source: dict[str, str]  # the "file" and the "unit" of the places
+
+    @property
+    def keys(self) -> np.ndarray:
+        return self.rows["key"].to_numpy()
+
+    @property
+    def labels(self) -> np.ndarray:
+        return self.rows["label"].to_numpy()
+
+    def take(self, positions: np.ndarray) -> "Part":
+        return replace(self, rows=self.rows.iloc[positions])
+
+    def limited(self, limit: int | None, seed: int, every_class: bool) -> "Part":
+        """A stratified subset, if there are more rows than `limit`."""
+        if limit is None or limit >= len(self.rows):
+            return self
+        return self.take(stratified_subset(self.keys, self.labels, limit, seed, every_class))
+
+
+def make_splits(parts: dict[str, Part], calibration_share: float | None, seed: int) -> dict[str, Part]:
+    """The splits of a task from the parts that were given; None: no calibration rows are split off."""
+    train = parts["train"]
+    if "dev" in parts:
+        calibration, test = (parts["dev"].take(half) for half in halves(len(parts["dev"].rows)))
+        splits = {"train": train, "calibration": calibration, "test": test}
+        if other := parts.get("dev_mismatched"):
+            splits["test_mismatched"] = other.take(halves(len(other.rows))[1])
+        return splits
+    missing = [name for name in ("calibration", "test") if name not in parts]
+    shares = {"calibration": calibration_share or EVAL_SHARE, "test": EVAL_SHARE}
+    rest, *cut = stratified_split(train.keys, train.labels, tuple(shares[n] for n in missing), seed)
+    chosen = dict(zip(missing, cut, strict=True))
+    if "calibration" in chosen and calibration_share is None:  # the test split stays the same
+        rest = np.sort(np.concatenate([rest, chosen.pop("calibration")]))
+    splits = parts | {name: train.take(rows) for name, rows in chosen.items()} | {"train": train.take(rest)}
+    return {name: splits[name] for name in ("train", "calibration", "test") if name in splits}
 
 
 def halves(n: int) -> tuple[np.ndarray, np.ndarray]:
