@@ -104,7 +104,7 @@ def run_sorted_loop(model: Path, texts: list[str]) -> np.ndarray:
 
 def run_int8(directory: Path, texts: list[str]) -> np.ndarray:
     from ebmcal.export.onnx import INT8, OnnxSession
-    from ebmcal.predictions.arrays import softmax
+    from ebmcal.predictions import softmax
 
     os.environ["OMP_NUM_THREADS"] = str(THREADS)
     return softmax(OnnxSession(directory, INT8).predict(texts)["logits"])

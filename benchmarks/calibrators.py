@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.calibration import ScalingBinning, TemperatureScaling
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 N_ROWS, N_CLASSES, N_ROUNDS = 100_000, 3, 7
 

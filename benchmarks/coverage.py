@@ -26,7 +26,7 @@ from ebmcal.metrics import METRICS
 from ebmcal.metrics.calibration import Z_95, Kind, binned_error
 from ebmcal.metrics.comparison import compare_estimates, mean_over_seeds
 from ebmcal.metrics.intervals import estimate
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 RESULTS = Path(__file__).with_suffix(".json")
 SIZES, CLASSES, N_BINS = (300, 1000, 5000), (2, 3, 20), 20

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.metrics import bootstrap, ece_classwise, ece_top_label
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 N_ROUNDS = 5
 CLASSWISE = "class-wise ECE, 1e6 × 3"

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 
 def make_rows(n_rows=500, n_classes=3, noise=1.5, scale=2.0, seed=0):

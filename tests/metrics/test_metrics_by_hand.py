@@ -5,7 +5,7 @@ import pytest
 from metric_cases import make_rows
 
 from ebmcal import EbmcalError, metrics
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 
 def test_nll_of_saturated_logits_is_exact_and_finite():

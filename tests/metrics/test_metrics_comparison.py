@@ -8,7 +8,7 @@ from ebmcal import EbmcalError
 from ebmcal.metrics import METRICS, holm, paired_test
 from ebmcal.metrics.comparison import StandardError, compare_estimates, mean_over_seeds
 from ebmcal.metrics.intervals import estimate
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 NAMES = sorted(METRICS)
 

@@ -9,7 +9,7 @@ from metric_cases import make_rows
 
 from ebmcal import EbmcalError
 from ebmcal.metrics import METRICS, find_metric, reliability_bins
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 NAMES = sorted(METRICS)
 UNDEFINED = ("error_auroc", "balanced_brier", "confidence_on_errors")  # NaN without errors

@@ -9,7 +9,7 @@ from scipy import stats
 
 from ebmcal.metrics import METRICS, bootstrap, paired_test
 from ebmcal.metrics.calibration import binned_error, binomial_deviation
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 RAISED = sorted(name for name, metric in METRICS.items() if metric.is_raised_by_noise)
 SHARES = st.integers(0, 1000).map(lambda part: part / 1000)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions.arrays import (
+from ebmcal.predictions import (
     CHUNK_ENTRIES,
     SUM_TOLERANCE,
     as_labels_and_probs,

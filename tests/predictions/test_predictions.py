@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from ebmcal import Predictions
 from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import align, ensemble
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import align, ensemble, softmax
 
 SUFFIXES = ["parquet", "csv", "jsonl"]
 NAMES = ("no", "yes", "maybe, «ü»")

@@ -13,7 +13,7 @@ from scipy.stats import binom
 
 from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import TemperatureScaling
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 from ebmcal.selective import DISTANCES, SCORES, fit_distance
 from ebmcal.selective.ood import TrainingFeatures
 from ebmcal.selective.risk_control import counts

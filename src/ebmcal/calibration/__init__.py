@@ -9,7 +9,7 @@ stores one in a model directory; `leakage` refuses training rows. Log-probabilit
 
 # ruff: noqa: I001
 from ebmcal.calibration.base import (
-    CALIBRATORS, Calibrator, FewRowsWarning, load_calibrator, make_calibrator, rows_advice,
+    CALIBRATORS, Calibrator, FewRowsWarning, load_calibrator, make_calibrator,
 )  # fmt: skip
 from ebmcal.calibration.scaling import (
     EnsembleTemperature, MatrixScaling, TemperatureGrid, TemperatureScaling, VectorScaling,
@@ -26,5 +26,5 @@ __all__ = [
     "HistogramBinning", "Isotonic", "LeakageWarning", "MatrixScaling", "Platt", "ScalingBinning", "Spline",
     "TemperatureGrid", "TemperatureScaling", "VectorScaling", "VennAbers", "apply_to_file", "calibrate_model",
     "check_held_out", "fit_on_file", "folded_temperature", "load_calibrator", "logits_of", "make_calibrator",
-    "read_calibrator", "rows_advice", "save_calibrator",
+    "read_calibrator", "save_calibrator",
 ]  # fmt: skip

@@ -15,8 +15,7 @@ import yaml
 
 from ebmcal.calibration.leakage import FittingRows, LeakageWarning, distinct_rows, logits_in
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.predictions import Predictions
-from ebmcal.predictions.arrays import as_labels, as_logits
+from ebmcal.predictions import Predictions, as_labels, as_logits
 from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 
 if TYPE_CHECKING:
@@ -52,7 +51,9 @@ class Calibrator:
         """Learn from logits `[n, C]` (any float type) and labels `[n]` in 0..C-1; returns self."""
         logits = _checked_logits(logits)
         y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))
-        return self._fit_rows(logits, y, None, len(y), FittingRows.of_arrays(logits, y))
+        self._fit_rows(logits, y, len(y))
+        self.label_names_, self.fitted_on_ = None, FittingRows.of_arrays(logits, y)
+        return self
 
     def fit_predictions(self, predictions: Predictions) -> "Self":
         """Learn from the labelled rows of `Predictions`; also remembers the label names and a sketch of the texts.
@@ -60,11 +61,9 @@ class Calibrator:
         Exact duplicates count once when the number of rows is compared with `min_rows`.
         """
         rows = predictions.labelled()
-        logits = _checked_logits(logits_in(rows))
-        self._check_settings()
-        is_plenty = rows.n_rows > 100 * self.min_rows(rows.n_classes)  # even if most are duplicates
-        n_distinct = rows.n_rows if is_plenty else int(distinct_rows(rows).max()) + 1
-        return self._fit_rows(logits, rows.labels, list(rows.label_names), n_distinct, FittingRows.of(rows))
+        self._fit_rows(_checked_logits(logits_in(rows)), rows.labels, int(distinct_rows(rows).max()) + 1)
+        self.label_names_, self.fitted_on_ = list(rows.label_names), FittingRows.of(rows)
+        return self
 
     def predict_proba(self, logits: Any) -> np.ndarray:
         """Calibrated probabilities `[n, C]`, float64; rows sum to one."""
@@ -158,8 +157,8 @@ class Calibrator:
         if value["checksum"] != fingerprint({name: part for name, part in value.items() if name != "checksum"}):
             raise ValueError("the checksum differs")
         self = cls(**value["settings"])
-        fitted_on = FittingRows.from_json(value["fitted_on"])
-        self._remember(value["n_classes"], value["n_rows"], value["label_names"], fitted_on)
+        self._set_size(value["n_classes"], value["n_rows"])
+        self.label_names_, self.fitted_on_ = value["label_names"], FittingRows.from_json(value["fitted_on"])
         for name in cls.learned:
             setattr(self, name, cls._from_json(value["learned"][name]))
         return self
@@ -182,20 +181,23 @@ class Calibrator:
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         raise NotImplementedError
 
-    def _fit_rows(
-        self, logits: np.ndarray, y: np.ndarray, names: list[str] | None, n_distinct: int, fitted_on: FittingRows
-    ) -> "Self":
+    def _fit_rows(self, logits: np.ndarray, y: np.ndarray, n_distinct: int) -> None:
         self._check_settings()
-        if n_distinct < self.min_rows(logits.shape[1]):
-            warnings.warn(rows_advice(self, n_distinct, logits.shape[1]), FewRowsWarning, stacklevel=3)
+        n_classes = logits.shape[1]
+        if n_distinct < (least := self.min_rows(n_classes)):
+            hint = "" if self.name == "temperature" else ", or use temperature scaling, which needs the fewest"
+            warnings.warn(
+                f"{n_distinct} rows are few for {self.name} with {n_classes} classes (at least {least} recommended): "
+                f"the probabilities may become worse. Fit on more rows{hint}.",
+                FewRowsWarning,
+                stacklevel=3,
+            )
         self._fit(logits, y)
-        self._remember(logits.shape[1], len(y), names, fitted_on)
-        return self
+        self._set_size(n_classes, len(y))
 
-    def _remember(self, n_classes: int, n_rows: int, label_names: list[str] | None, fitted_on: FittingRows) -> None:
+    def _set_size(self, n_classes: int, n_rows: int) -> None:
         self.n_classes_, self.classes_, self.n_rows_ = n_classes, np.arange(n_classes), n_rows
         self.n_features_in_ = n_classes  # scikit-learn's name for the number of columns
-        self.label_names_, self.fitted_on_ = label_names, fitted_on
 
     def _require_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
@@ -245,22 +247,6 @@ def calibrator_from_json(value: Any, where: object) -> Calibrator:
         reason = f"no {error}" if isinstance(error, KeyError) else str(error)
         message = f"The calibrator in {where} is damaged or was edited: {reason}. Fit it again (ebmcal calibrate)."
         raise EbmcalError(message) from error
-
-
-def rows_advice(calibrator: Calibrator, n_rows: int, n_classes: int) -> str:
-    """Whether this many fitting rows are enough, in a sentence.
-
-    >>> rows_advice(make_calibrator("temperature"), n_rows=500, n_classes=2)
-    '500 rows are enough for temperature with 2 classes (at least 100).'
-    """
-    least = calibrator.min_rows(n_classes)
-    if n_rows >= least:
-        return f"{n_rows} rows are enough for {calibrator.name} with {n_classes} classes (at least {least})."
-    hint = "" if calibrator.name == "temperature" else ", or use temperature scaling, which needs the fewest"
-    return (
-        f"{n_rows} rows are few for {calibrator.name} with {n_classes} classes (at least {least} recommended): the "
-        f"probabilities may become worse. Fit on more rows{hint}."
-    )
 
 
 def require_whole_number(name: str, value: Any, least: int = 1) -> None:

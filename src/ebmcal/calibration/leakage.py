@@ -22,8 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import Predictions
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import Predictions, softmax
 from ebmcal.run_dir import predictions_of_model, read_card, weights_fingerprint
 from ebmcal.storage import PathLike
 

@@ -21,7 +21,7 @@ from ebmcal.calibration.scaling import TemperatureScaling
 from ebmcal.errors import EbmcalError, error_context, require_extra
 from ebmcal.metrics import nll
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.files import FileColumns, read_columns, without_error_rows, write_columns
+from ebmcal.predictions.files import FileColumns, read_columns, write_columns
 from ebmcal.run_dir import CARD_FILE, read_card, recommended_model, update_card
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
 
@@ -263,7 +263,7 @@ def apply_to_file(
 
         apply_to_file(load_calibrator("calibrator.json"), "new.csv", "calibrated.csv")
     """
-    table = without_error_rows(read_columns(source), source)
+    table = read_columns(source)
     with error_context(source):
         rows = Predictions.from_columns(table, calibrator.label_names_, normalize=normalize, labels_required=False)
         done = calibrator.apply(rows)

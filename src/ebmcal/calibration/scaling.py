@@ -18,7 +18,7 @@ import numpy as np
 
 from ebmcal.calibration.base import Calibrator, require_whole_number
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import softmax
 
 # T from 1/100 to 100: beyond, softmax is a step or flat, and the fit only shows that the rows are separable or that the
 # logits are uninformative.

@@ -37,7 +37,7 @@ from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, find_metric
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.predictions import Predictions, align
 from ebmcal.predictions import ensemble as mean_of
-from ebmcal.predictions.files import FileColumns, numbers, read_columns, without_error_rows
+from ebmcal.predictions.files import FileColumns, numbers, read_columns
 from ebmcal.progress import make_reporter
 
 __all__ = ["Evaluation", "evaluate", "evaluate_trials"]
@@ -374,7 +374,7 @@ def read_labels(file: Any) -> dict[str, Predictions]:
     """
     if not isinstance(file, str | os.PathLike):
         raise EbmcalError(f"Several labels per text are read from files, got {type(file).__name__}.")
-    table = without_error_rows(read_columns(file), file)
+    table = read_columns(file)
     with error_context(file):
         return split_labels(table)
 

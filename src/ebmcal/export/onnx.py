@@ -26,8 +26,7 @@ from ebmcal.errors import EbmcalError, require_extra
 from ebmcal.model import Model, find_model, load
 from ebmcal.modeling.classifier import EnergyClassifier
 from ebmcal.modeling.packing import encoder_config
-from ebmcal.predictions import Predictions
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import Predictions, softmax
 from ebmcal.progress import make_reporter
 from ebmcal.run_dir import predictions_of_model
 from ebmcal.storage import PathLike, atomic_write, write_json

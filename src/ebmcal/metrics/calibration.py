@@ -22,7 +22,7 @@ import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.metrics.classification import SufficientStatistics, confidence_and_correct, from_statistics
-from ebmcal.predictions.arrays import as_labels_and_probs, chunks
+from ebmcal.predictions import as_labels_and_probs, chunks
 
 Binning = Literal["width", "mass"]
 Kind = Literal["top_label", "class"]

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from ebmcal.predictions.arrays import as_labels_and_probs, chunks
+from ebmcal.predictions import as_labels_and_probs, chunks
 
 #: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
 _LOOP_CLASSES = 16

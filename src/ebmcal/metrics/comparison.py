@@ -23,7 +23,7 @@ import numpy as np
 from ebmcal.errors import EbmcalError
 from ebmcal.metrics.calibration import NoiseBias
 from ebmcal.metrics.intervals import Estimate, Interval, estimate, find_metric
-from ebmcal.predictions.arrays import as_labels_and_probs
+from ebmcal.predictions import as_labels_and_probs
 
 #: Power for the number of rows or seeds that would show a difference of the observed size, at 5%.
 POWER = 0.8

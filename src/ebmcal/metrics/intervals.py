@@ -35,7 +35,7 @@ from ebmcal.metrics.calibration import (
 )
 from ebmcal.metrics.classification import MAX_ROWS, SufficientStatistics, is_drawn_in_blocks, mean_statistics
 from ebmcal.metrics.selective import DETECTION, ood_counts, ood_detection
-from ebmcal.predictions.arrays import as_labels_and_probs, chunks
+from ebmcal.predictions import as_labels_and_probs, chunks
 
 if TYPE_CHECKING:
     from ebmcal.predictions import Predictions

@@ -23,7 +23,7 @@ from ebmcal.metrics.classification import (
     confidence_and_correct,
     is_drawn_in_blocks,
 )  # fmt: skip
-from ebmcal.predictions.arrays import as_labels_and_probs, as_logits, as_probs, as_scores, chunks
+from ebmcal.predictions import as_labels_and_probs, as_logits, as_probs, as_scores, chunks
 
 MAX_LEVELS = 1_024  # distinct scores kept when blocks are drawn
 

@@ -18,7 +18,7 @@ import pandas as pd
 
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.files import read_columns, without_error_rows
+from ebmcal.predictions.files import read_columns
 from ebmcal.storage import PathLike, file_checksum
 
 WINDOW_ROWS = 500  # by default, in a log without times
@@ -70,7 +70,7 @@ def read_log(
 
 
 def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: str | None, normalize: bool) -> Log:
-    table = without_error_rows(read_columns(path), path)
+    table = read_columns(path)
     columns, name = table.columns, time_column or "time"
     if time_column and name not in columns:
         raise EbmcalError(f"there is no column {name!r}; the columns are {', '.join(list(columns)[:20])}.")

@@ -49,22 +49,6 @@ class FileColumns:
         return FileColumns(columns, self.label_names, self.meta)
 
 
-def without_error_rows(table: FileColumns, where: object) -> FileColumns:
-    """The table without the error rows of `ebmcal predict` (an `error` and no numbers); warns if there are any."""
-    errors = table.columns.get("error", [])
-    classes = [column for name, column in table.columns.items() if name.startswith(tuple(_PREFIXES.values()))]
-    if not classes and not all(errors):
-        return table
-    bad = [i for i, e in enumerate(errors) if e and all(c[i] in (None, "") or c[i] != c[i] for c in classes)]
-    if len(bad) == table.n_rows:
-        raise EbmcalError(f"{where} has only error rows; the first: {errors[0]!s:.60}")
-    if not bad:
-        return table
-    message = "1 row has an error and is" if len(bad) == 1 else f"{len(bad):,} rows have an error and are"
-    warnings.warn(f"{where}: {message} left out.", stacklevel=3)
-    return table.rows(np.delete(np.arange(table.n_rows), bad))
-
-
 def to_fields(
     table: FileColumns, label_names: Sequence[str] | None = None, *, labels_required: bool = True
 ) -> dict[str, Any]:
@@ -204,10 +188,27 @@ def _integer(value: str) -> int | None:
 
 
 def read_columns(path: PathLike) -> FileColumns:
-    """Read a file by its suffix; "-" is standard input."""
-    if os.fspath(path) == "-":
-        return _read_stdin()
-    path = Path(path)
+    """Read a file by its suffix, without error rows of `ebmcal predict`; "-" is standard input."""
+    return _without_error_rows(_read_stdin() if os.fspath(path) == "-" else _read_file(Path(path)), path)
+
+
+def _without_error_rows(table: FileColumns, where: object) -> FileColumns:
+    """The table without the error rows of `ebmcal predict` (an `error` and no numbers); warns if there are any."""
+    errors = table.columns.get("error", [])
+    classes = [column for name, column in table.columns.items() if name.startswith(tuple(_PREFIXES.values()))]
+    if not classes and not all(errors):
+        return table
+    bad = [i for i, e in enumerate(errors) if e and all(c[i] in (None, "") or c[i] != c[i] for c in classes)]
+    if len(bad) == table.n_rows:
+        raise EbmcalError(f"{where} has only error rows; the first: {errors[0]!s:.60}")
+    if not bad:
+        return table
+    message = "1 row has an error and is" if len(bad) == 1 else f"{len(bad):,} rows have an error and are"
+    warnings.warn(f"{where}: {message} left out.", stacklevel=4)
+    return table.rows(np.delete(np.arange(table.n_rows), bad))
+
+
+def _read_file(path: Path) -> FileColumns:
     if not path.is_file():
         problem = "is a directory" if path.is_dir() else "does not exist"
         raise EbmcalError(f"{path} {problem}; expected a prediction file.")
@@ -250,7 +251,7 @@ def _read_stdin() -> FileColumns:
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / f"stdin{suffix}"
         path.write_bytes(content)
-        return read_columns(path)
+        return _read_file(path)
 
 
 def _read_parquet(path: Path) -> FileColumns:

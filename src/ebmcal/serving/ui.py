@@ -26,8 +26,7 @@ from starlette.exceptions import HTTPException
 from ebmcal.data import as_dataset
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.model import Model
-from ebmcal.predictions import Predictions
-from ebmcal.predictions.arrays import softmax
+from ebmcal.predictions import Predictions, softmax
 from ebmcal.predictions.files import FileColumns, read_columns
 from ebmcal.selective import AbstentionRule
 from ebmcal.selective.ood import OOD_SCORES
