@@ -42,6 +42,7 @@ class Calibrator:
     name: ClassVar[str]
     learned: ClassVar[tuple[str, ...]]
     curve: ClassVar[Any] = None  # a learned dataclass
+    label_names_: list[str] | None
 
     def __init_subclass__(cls) -> None:
         if "name" in vars(cls):
