@@ -45,18 +45,18 @@ COMMANDS: dict[str, Command] = {
         "run:benchmark", "Tasks × methods × seeds, with the paper's tables.", TRAIN, TRAINING, resumes=True
     ),
     "tasks": Command("run:tasks", "List the built-in tasks.", TRAIN),
-    "noise generate": Command("noise:generate", "Generate noise texts.", TRAIN, TRAINING, resumes=True),
-    "noise show": Command("noise:show", "Show examples of noise texts.", TRAIN, TRAINING),
+    "noise generate": Command("run:generate", "Generate noise texts.", TRAIN, TRAINING, resumes=True),
+    "noise show": Command("run:show", "Show examples of noise texts.", TRAIN, TRAINING),
     "evaluate": Command("evaluate:evaluate", "Metrics with intervals for prediction files.", EVALUATE),
     "calibrate": Command("calibrate:calibrate", "Fit a calibrator and store it with the model.", EVALUATE),
     "abstain": Command("calibrate:abstain", "Fit an abstention rule with a guarantee.", EVALUATE),
     "report": Command("evaluate:report", "Write the report of a run as HTML, Markdown, LaTeX or JSON.", EVALUATE),
-    "predict": Command("predict:predict", "Predict a file of texts.", USE, TRAINING, resumes=True),
-    "serve": Command("serve:serve", "Serve a model over HTTP, optionally with a web UI.", USE, SERVING, "serve"),
+    "predict": Command("use:predict", "Predict a file of texts.", USE, TRAINING, resumes=True),
+    "serve": Command("use:serve", "Serve a model over HTTP, optionally with a web UI.", USE, SERVING, "serve"),
     "monitor": Command("evaluate:monitor", "Monitor logged predictions: accuracy estimate, drift, OOD.", USE),
     "robustness": Command("evaluate:robustness", "Test a model on perturbed texts.", USE, TRAINING),
-    "export": Command("serve:export", "Export a model to ONNX, verified against PyTorch.", USE, TRAINING),
-    "push": Command("serve:push", "Upload a model with its card to the Hugging Face hub.", USE),
+    "export": Command("use:export", "Export a model to ONNX, verified against PyTorch.", USE, TRAINING),
+    "push": Command("use:push", "Upload a model with its card to the Hugging Face hub.", USE),
 }
 
 

@@ -4,11 +4,21 @@ Both are stored with a model; without one, they are written to files for predict
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
-from ebmcal.cli.options import DataFile, LabelColumn, Normalize, Overwrite, PredictionsFile, check_outputs
+from ebmcal.cli.options import (
+    DATA,
+    LABEL_COLUMN,
+    NORMALIZE,
+    OVERWRITE,
+    PREDICTIONS,
+    argument,
+    check_outputs,
+    flag,
+    option,
+)
 from ebmcal.errors import EbmcalError, require_extra
 
 if TYPE_CHECKING:
@@ -17,27 +27,19 @@ if TYPE_CHECKING:
 
 
 def calibrate(
-    model: Annotated[
-        Path | None, typer.Argument(help="Model or run directory, which stores the calibrator. None: any files.")
-    ] = None,
-    predictions: PredictionsFile = None,
-    data: DataFile = None,
-    calibrator: Annotated[
-        str, typer.Option(help="Calibrator; settings may follow, as in scaling-binning:n_bins=15.")
-    ] = "temperature",
-    fold: Annotated[bool, typer.Option("--fold", help="Divide the model's last layer by the temperature.")] = False,
-    save: Annotated[Path | None, typer.Option(help="Write the calibrator to this JSON file.")] = None,
-    load: Annotated[Path | None, typer.Option(help="Use the calibrator in this JSON file instead of fitting.")] = None,
-    apply: Annotated[Path | None, typer.Option(help="Prediction file to calibrate; labels are not needed.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Calibrated predictions: .parquet, .csv or .jsonl.")
-    ] = None,
-    allow_mismatch: Annotated[
-        bool, typer.Option("--allow-mismatch", help="Accept training rows or predictions of another model.")
-    ] = False,
-    normalize: Normalize = False,
-    label_column: LabelColumn = "label",
-    overwrite: Overwrite = False,
+    model: Path | None = argument("Model or run directory, which stores the calibrator. None: any files.", None),
+    predictions: Path | None = PREDICTIONS,
+    data: Path | None = DATA,
+    calibrator: str = option("Calibrator; settings may follow, as in scaling-binning:n_bins=15.", "temperature"),
+    fold: bool = flag("Divide the model's last layer by the temperature.", "--fold"),
+    save: Path | None = option("Write the calibrator to this JSON file."),
+    load: Path | None = option("Use the calibrator in this JSON file instead of fitting."),
+    apply: Path | None = option("Prediction file to calibrate; labels are not needed."),
+    output: Path | None = option("Calibrated predictions: .parquet, .csv or .jsonl.", None, "--output", "-o"),
+    allow_mismatch: bool = flag("Accept training rows or predictions of another model.", "--allow-mismatch"),
+    normalize: bool = NORMALIZE,
+    label_column: str = LABEL_COLUMN,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
     from ebmcal.calibration import apply_to_file, load_calibrator
@@ -127,42 +129,28 @@ def _print_fit(fitted: "Calibrator", n_rows: int, before: float, after: float) -
 
 
 def abstain(
-    model: Annotated[
-        Path | None, typer.Argument(help="Model or run directory, which stores the rule. None: a rule for a file.")
-    ] = None,
-    predictions: PredictionsFile = None,
-    data: DataFile = None,
-    max_error: Annotated[float | None, typer.Option(help="Maximum share of wrong answers.")] = None,
-    confidence: Annotated[float, typer.Option(help="Probability that the error guarantee holds.")] = 0.9,
-    score: Annotated[str, typer.Option(help="Score of the threshold: confidence or energy.")] = "confidence",
-    coverage: Annotated[
-        float | None, typer.Option(help="Probability that a label set contains the true label.")
-    ] = None,
-    sets: Annotated[str, typer.Option(help="split, or class-conditional: coverage in each class.")] = "split",
-    ood: Annotated[
-        float | None,
-        typer.Option(help="Share of in-distribution texts that may be flagged as OOD; 0: no OOD test. [default: 0.05]"),
-    ] = None,
-    ood_score: Annotated[
-        str | None,
-        typer.Option(
-            help="combined (knn and energy), knn, mahalanobis, energy or max_prob. [default: combined if training "
-            "texts are known, else energy]"
-        ),
-    ] = None,
-    answer_ood: Annotated[bool, typer.Option("--answer-ood", help="Answer OOD texts as well.")] = False,
-    training: Annotated[
-        Path | None, typer.Option(help="Training texts for distances. [default: those of the model's run]")
-    ] = None,
-    normalize: Normalize = False,
-    label_column: LabelColumn = "label",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write the rule to this JSON file.")
-    ] = None,
-    evaluate: Annotated[
-        Path | None, typer.Option(help="Predictions for other labelled rows, on which to evaluate the rule.")
-    ] = None,
-    overwrite: Overwrite = False,
+    model: Path | None = argument("Model or run directory, which stores the rule. None: a rule for a file.", None),
+    predictions: Path | None = PREDICTIONS,
+    data: Path | None = DATA,
+    max_error: float | None = option("Maximum share of wrong answers."),
+    confidence: float = option("Probability that the error guarantee holds.", 0.9),
+    score: str = option("Score of the threshold: confidence or energy.", "confidence"),
+    coverage: float | None = option("Probability that a label set contains the true label."),
+    sets: str = option("split, or class-conditional: coverage in each class.", "split"),
+    ood: float | None = option(
+        "Share of in-distribution texts that may be flagged as OOD; 0: no OOD test. [default: 0.05]"
+    ),
+    ood_score: str | None = option(
+        "combined (knn and energy), knn, mahalanobis, energy or max_prob. [default: combined if training texts are "
+        "known, else energy]"
+    ),
+    answer_ood: bool = flag("Answer OOD texts as well.", "--answer-ood"),
+    training: Path | None = option("Training texts for distances. [default: those of the model's run]"),
+    normalize: bool = NORMALIZE,
+    label_column: str = LABEL_COLUMN,
+    output: Path | None = option("Also write the rule to this JSON file.", None, "--output", "-o"),
+    evaluate: Path | None = option("Predictions for other labelled rows, on which to evaluate the rule."),
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
     from ebmcal.calibration.persistence import check_model_dir

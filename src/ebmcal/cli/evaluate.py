@@ -4,19 +4,22 @@ predictions. `ebmcal robustness`: a model on perturbed texts.
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Literal
 
 import typer
 
 from ebmcal.cli.options import (
-    JsonFile,
-    Model,
-    Normalize,
-    Overwrite,
-    ReportFile,
-    TextColumn,
-    TextPairColumn,
+    JSON_FILE,
+    MODEL,
+    NORMALIZE,
+    OVERWRITE,
+    REPORT,
+    TEXT_COLUMN,
+    TEXT_PAIR_COLUMN,
+    argument,
     check_outputs,
+    flag,
+    option,
     split_names,
     write_results,
 )
@@ -32,45 +35,28 @@ ALARM = 3
 
 
 def evaluate(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="FILE",
-            help="Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, - (standard input), or a "
-            "run directory: its models on the test rows.",
-        ),
-    ],
-    fit: Annotated[
-        list[str] | None, typer.Option(help="Predictions to fit calibrators on: one for all files, or one for each.")
-    ] = None,
-    calibrator: Annotated[
-        list[str] | None, typer.Option(help="Calibrator to fit; settings may follow: scaling-binning:n_bins=15.")
-    ] = None,
-    ood: Annotated[
-        list[str] | None, typer.Option(help="Predictions for other texts: one for all files, or one for each.")
-    ] = None,
-    reference: Annotated[
-        str | None, typer.Option(help="Name of the file to compare the others with. [default: the first]")
-    ] = None,
-    unpaired: Annotated[bool, typer.Option("--unpaired", help="The files have different rows: no tests.")] = False,
-    ensemble: Annotated[bool, typer.Option("--ensemble", help="Also evaluate the mean of all files.")] = False,
-    multilabel: Annotated[
-        bool, typer.Option("--multilabel", help="A text may have several labels (a list; a|b in CSV).")
-    ] = False,
-    metrics: Annotated[str | None, typer.Option(help="Metrics, separated by commas.")] = None,
-    n_bins: Annotated[int, typer.Option(min=1, help="Bins of the binned calibration errors.")] = 20,
-    resamples: Annotated[
-        int, typer.Option(min=0, max=100_000, help="Resamples for intervals and tests; 0 for none.")
-    ] = 1000,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the resampling.")] = 0,
-    normalize: Normalize = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show intervals.")] = False,
-    format: Annotated[
-        Literal["table", "markdown", "latex", "json"], typer.Option("--format", "-f", help="Output format.")
-    ] = "table",
-    json_file: JsonFile = None,
-    report: ReportFile = None,
-    overwrite: Overwrite = False,
+    files: list[str] = argument(
+        "Predictions, FILE or NAME=FILE: .parquet, .csv, .tsv, .jsonl, .json, - (standard input), or a "
+        "run directory: its models on the test rows.",
+        metavar="FILE",
+    ),
+    fit: list[str] | None = option("Predictions to fit calibrators on: one for all files, or one for each."),
+    calibrator: list[str] | None = option("Calibrator to fit; settings may follow: scaling-binning:n_bins=15."),
+    ood: list[str] | None = option("Predictions for other texts: one for all files, or one for each."),
+    reference: str | None = option("Name of the file to compare the others with. [default: the first]"),
+    unpaired: bool = flag("The files have different rows: no tests.", "--unpaired"),
+    ensemble: bool = flag("Also evaluate the mean of all files.", "--ensemble"),
+    multilabel: bool = flag("A text may have several labels (a list; a|b in CSV).", "--multilabel"),
+    metrics: str | None = option("Metrics, separated by commas."),
+    n_bins: int = option("Bins of the binned calibration errors.", 20, min=1),
+    resamples: int = option("Resamples for intervals and tests; 0 for none.", 1000, min=0, max=100000),
+    seed: int = option("Seed of the resampling.", 0, min=0),
+    normalize: bool = NORMALIZE,
+    verbose: bool = flag("Show intervals.", "--verbose", "-v"),
+    format: Literal["table", "markdown", "latex", "json"] = option("Output format.", "table", "--format", "-f"),
+    json_file: Path | None = JSON_FILE,
+    report: Path | None = REPORT,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
     from ebmcal.evaluation import evaluate, split_name
@@ -140,14 +126,10 @@ def _print(found: "Evaluation", format: str, verbose: bool) -> None:
 
 
 def report(
-    run: Annotated[Path, typer.Argument(help="Run directory of a finished `ebmcal run`.")],
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Output file. [default: RUN/report.html; text is printed]")
-    ] = None,
-    format: Annotated[
-        Literal["html", "markdown", "latex", "json"], typer.Option("--format", "-f", help="Output format.")
-    ] = "html",
-    overwrite: Overwrite = False,
+    run: Path = argument("Run directory of a finished `ebmcal run`."),
+    output: Path | None = option("Output file. [default: RUN/report.html; text is printed]", None, "--output", "-o"),
+    format: Literal["html", "markdown", "latex", "json"] = option("Output format.", "html", "--format", "-f"),
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
     from ebmcal.reports import report_text, write_report
@@ -172,28 +154,20 @@ def report(
 
 
 def monitor(
-    model: Model,
-    log: Annotated[list[Path], typer.Argument(help="Its predictions in use: .parquet, .csv or .jsonl files.")],
-    reference: Annotated[
-        Path | None, typer.Option(help="Labelled predictions for typical texts. [default: those of the model's run]")
-    ] = None,
-    labels: Annotated[Path | None, typer.Option(help="Known labels: a file with the columns id and label.")] = None,
-    time_column: Annotated[str | None, typer.Option(help="Column with times. [default: time, if it exists]")] = None,
-    every: Annotated[str | None, typer.Option(help="Windows of time, such as 6h, 1d or 1w. [default: 1d]")] = None,
-    rows: Annotated[int | None, typer.Option(help="Windows of rows. [default: 500, without times]")] = None,
-    false_alarm_rate: Annotated[
-        float, typer.Option(help="Probability of any drift alarm if nothing has changed.")
-    ] = 0.05,
-    planned_windows: Annotated[
-        int | None, typer.Option(help="Bound it over this many windows. [default: those of the log]")
-    ] = None,
-    min_accuracy: Annotated[
-        float | None, typer.Option(help="Alarm if the accuracy is significantly lower than this.")
-    ] = None,
-    normalize: Normalize = False,
-    report: ReportFile = None,
-    json_file: JsonFile = None,
-    overwrite: Overwrite = False,
+    model: Path = MODEL,
+    log: list[Path] = argument("Its predictions in use: .parquet, .csv or .jsonl files."),
+    reference: Path | None = option("Labelled predictions for typical texts. [default: those of the model's run]"),
+    labels: Path | None = option("Known labels: a file with the columns id and label."),
+    time_column: str | None = option("Column with times. [default: time, if it exists]"),
+    every: str | None = option("Windows of time, such as 6h, 1d or 1w. [default: 1d]"),
+    rows: int | None = option("Windows of rows. [default: 500, without times]"),
+    false_alarm_rate: float = option("Probability of any drift alarm if nothing has changed.", 0.05),
+    planned_windows: int | None = option("Bound it over this many windows. [default: those of the log]"),
+    min_accuracy: float | None = option("Alarm if the accuracy is significantly lower than this."),
+    normalize: bool = NORMALIZE,
+    report: Path | None = REPORT,
+    json_file: Path | None = JSON_FILE,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Estimate accuracy and detect drift and OOD texts, window by window.
 
@@ -216,22 +190,20 @@ def monitor(
 
 
 def robustness(
-    model: Model,
-    data: Annotated[Path, typer.Option("--data", help="Labelled texts: CSV, TSV, JSONL or Parquet.")],
-    baseline: Annotated[Path | None, typer.Option(help="Another model, evaluated on the same texts.")] = None,
-    perturbations: Annotated[
-        str | None, typer.Option(help="Names of perturbations, separated by commas. [default: all]")
-    ] = None,
-    suite: Annotated[list[Path] | None, typer.Option(help="YAML file with your own tests; may be repeated.")] = None,
-    builtin: Annotated[bool, typer.Option("--builtin/--no-builtin", help="Run the built-in suites.")] = True,
-    text_column: TextColumn = None,
-    text_pair_column: TextPairColumn = None,
-    label_column: Annotated[str, typer.Option(help="Label column.")] = "label",
-    max_rows: Annotated[int, typer.Option(min=1, help="Maximum number of texts; a sample is drawn.")] = 500,
-    seed: Annotated[int, typer.Option(min=0, help="Seed of the sample and of the perturbations.")] = 0,
-    report: ReportFile = None,
-    json_file: JsonFile = None,
-    overwrite: Overwrite = False,
+    model: Path = MODEL,
+    data: Path = option("Labelled texts: CSV, TSV, JSONL or Parquet.", ...),
+    baseline: Path | None = option("Another model, evaluated on the same texts."),
+    perturbations: str | None = option("Names of perturbations, separated by commas. [default: all]"),
+    suite: list[Path] | None = option("YAML file with your own tests; may be repeated."),
+    builtin: bool = option("Run the built-in suites.", True, "--builtin/--no-builtin"),
+    text_column: str | None = TEXT_COLUMN,
+    text_pair_column: str | None = TEXT_PAIR_COLUMN,
+    label_column: str = option("Label column.", "label"),
+    max_rows: int = option("Maximum number of texts; a sample is drawn.", 500, min=1),
+    seed: int = option("Seed of the sample and of the perturbations.", 0, min=0),
+    report: Path | None = REPORT,
+    json_file: Path | None = JSON_FILE,
+    overwrite: bool = OVERWRITE,
 ) -> None:
     """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
     from ebmcal.robustness import evaluate_robustness

@@ -1,4 +1,4 @@
-"""What commands share: options and arguments, checks of outputs, and the options of `ebmcal run`.
+"""What commands share: declarations of options, checks of outputs, and the options of `ebmcal run`.
 
 The options of a run are made from `RunConfig`, so that YAML and options cannot diverge: common settings are options,
 every setting can be given with `--set key=value`, and `--help-all` lists them.
@@ -7,25 +7,43 @@ every setting can be given with `--set key=value`, and `--help-all` lists them.
 import inspect
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_origin
+from typing import Any, get_args, get_origin
 
 import typer
 import yaml
 
 from ebmcal.errors import EbmcalError
 
-Model = Annotated[Path, typer.Argument(help="Model directory, or a run directory: its recommended model.")]
-PredictionsFile = Annotated[
-    Path | None, typer.Option(help="Predictions for labelled rows the model was not trained on.")
-]  # fmt: skip
-DataFile = Annotated[Path | None, typer.Option(help="Labelled texts instead of predictions; needs a model.")]
-TextColumn = Annotated[str | None, typer.Option(help="Text column. [default: the model's, or text]")]
-TextPairColumn = Annotated[str | None, typer.Option(help="Second text column.")]
-LabelColumn = Annotated[str, typer.Option(help="Label column of --data.")]
-Normalize = Annotated[bool, typer.Option("--normalize", help="Divide rounded probabilities by the sums of their rows.")]
-JsonFile = Annotated[Path | None, typer.Option("--json", help="Write all numbers as JSON.")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace existing output files.")]
-ReportFile = Annotated[Path | None, typer.Option("--report", help="Write an HTML page with plots.")]
+
+def option(help_: str, default: Any = None, *names: str, **settings: Any) -> Any:
+    """An option, named like the parameter unless stated."""
+    return typer.Option(default, *names, help=help_, **settings)
+
+
+def flag(help_: str, *names: str) -> Any:
+    """An option without a value, off by default."""
+    return typer.Option(False, *names, help=help_)
+
+
+def argument(help_: str, default: Any = ..., **settings: Any) -> Any:
+    """A positional argument, required unless it has a default."""
+    return typer.Argument(default, help=help_, **settings)
+
+
+MODEL = argument("Model directory, or a run directory: its recommended model.")
+PREDICTIONS = option("Predictions for labelled rows the model was not trained on.")
+DATA = option("Labelled texts instead of predictions; needs a model.")
+TEXT_COLUMN = option("Text column. [default: the model's, or text]")
+TEXT_PAIR_COLUMN = option("Second text column.")
+LABEL_COLUMN = option("Label column of --data.", "label")
+NORMALIZE = flag("Divide rounded probabilities by the sums of their rows.", "--normalize")
+JSON_FILE = option("Write all numbers as JSON.", None, "--json")
+REPORT = option("Write an HTML page with plots.")
+OVERWRITE = flag("Replace existing output files.", "--overwrite")
+RAY_ADDRESS = option("Ray: HOST:PORT of a cluster, or auto.")
+WORKERS = option("Ray: number of one-thread workers.", min=1)
+
+_ASSIGNMENT = "Any other setting; see --help-all."
 
 #: Settings that are mappings → the form of one entry; their options may be repeated.
 MAPPINGS = {"ood": "NAME=FILE", "merge_labels": "LABEL=LABEL"}
@@ -63,38 +81,34 @@ def write_results(found: Any, numbers: str, json_file: Path | None, report: Path
         typer.echo(f"Report written to {found.report(report)}.", err=True)
 
 
-def with_config(function: Callable[..., None], **own: Any) -> Callable[..., None]:
-    """A typer command whose options are the settings of a run and its `own` ones (name → annotation, None by default).
-
-    `function(config, **own)` gets the config and the values of its own options.
-    """
+def with_config(function: Callable[..., None]) -> Callable[..., None]:
+    """A typer command whose options are the settings of a run and those of `function(config, …)`."""
     from ebmcal.config import RunConfig, load_config
+
+    own = list(inspect.signature(function).parameters.values())[1:]
 
     def command(**options: Any) -> None:
         if options.pop("help_all"):
             _print_settings()
             return
         path, assignments = options.pop("config"), options.pop("assignments")
-        values = {name: options.pop(name) for name in own}
+        values = {parameter.name: options.pop(parameter.name) for parameter in own}
         function(load_config(path, _overrides(options) | _assigned(assignments)), **values)
 
     settings = RunConfig.model_fields.items()
-    annotations = {name: _annotation(name, field) for name, field in settings if _extra(field)["common"]} | own
-    annotations |= {
-        "config": Annotated[Path | None, typer.Option(help="YAML file with settings; options override it.")],
-        "assignments": Annotated[
-            list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Any other setting; see --help-all.")
-        ],
-        "help_all": Annotated[bool | None, typer.Option("--help-all", help="List all settings and exit.")],
-    }
-    command.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # read by typer
-        [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
-            for name, annotation in annotations.items()
-        ]
-    )
+    common = [_parameter(name, *_declare(name, field)) for name, field in settings if _extra(field)["common"]]
+    last = [
+        _parameter("config", Path | None, option("YAML file with settings; options override it.")),
+        _parameter("assignments", list[str] | None, option(_ASSIGNMENT, None, "--set", metavar="KEY=VALUE")),
+        _parameter("help_all", bool, flag("List all settings and exit.", "--help-all")),
+    ]
     command.__name__, command.__doc__ = function.__name__, function.__doc__
+    command.__signature__ = inspect.Signature([*common, *own, *last])  # type: ignore[attr-defined]  # read by typer
     return command
+
+
+def _parameter(name: str, kind: Any, declared: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=declared, annotation=kind)
 
 
 def _extra(field: Any) -> dict[str, Any]:
@@ -102,17 +116,17 @@ def _extra(field: Any) -> dict[str, Any]:
     return found
 
 
-def _annotation(name: str, field: Any) -> Any:
-    """The type and help of an option; lists are one word with commas, the config checks choices and ranges."""
+def _declare(name: str, field: Any) -> tuple[Any, Any]:
+    """The type and declaration of an option; lists are one word with commas, the config checks choices and ranges."""
     default = field.get_default(call_default_factory=True)
     shown = ",".join(map(str, default)) if isinstance(default, list) else default
     help_ = field.description + (f" [{shown}]" if shown not in (None, False, {}, "", "auto") else "")
     if name in MAPPINGS:
-        return Annotated[list[str] | None, typer.Option(help=help_, metavar=MAPPINGS[name])]
+        return list[str] | None, option(help_, metavar=MAPPINGS[name])
     kinds = [kind for kind in get_args(field.annotation) if kind is not type(None)]
     first = kinds[0] if kinds and get_origin(field.annotation) is not list else field.annotation
     kind = first if first in (int, float, bool, Path) else str
-    return Annotated[kind | None, typer.Option(f"--{name.replace('_', '-')}", help=help_, show_default=False)]
+    return kind | None, option(help_, None, f"--{name.replace('_', '-')}", show_default=False)
 
 
 def _overrides(options: dict[str, Any]) -> dict[str, Any]:
