@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 
 from ebmcal.errors import plural
-from ebmcal.reports.page import Bullets, Page, Picture, Pictures, Section, Table, write_page
+from ebmcal.reports.page import Block, Page, Picture, Section, Table, write_page
 from ebmcal.reports.plots import MUTED, Series, draw, line_plot, safe_label
 from ebmcal.storage import PathLike
 
@@ -90,9 +90,9 @@ def write_monitoring_page(path: PathLike, document: Document) -> Path:
     pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
     table = window_table(document)
     table = replace(table, notes=table.notes[:2]) if alarms else table  # the others are among the alarms
-    sections = [Section("Over time", [Pictures(pictures)]), Section("Windows", [table])]
+    sections = [Section("Over time", [Block("pictures", pictures)]), Section("Windows", [table])]
     if alarms:
-        sections.insert(0, Section("Alarms", [Bullets((*alarms, *_withheld(windows)), is_warning=True)]))
+        sections.insert(0, Section("Alarms", [Block("bullets", (*alarms, *_withheld(windows)), style="warning")]))
     return write_page(path, Page(f"Monitoring: {document['model']}", lead, sections))
 
 

@@ -65,38 +65,26 @@ def _content(folder: Path, name: str, data: RunData | None, subject: Subject | N
     fitted = calibrator.get("name") if isinstance(calibrator, Mapping) else None
     task = str(card.get("task") or config.get("task") or "text classification")
     known = {key: value for key, value in config.items() if value not in (None, [], {})}
+    found = data.part("audit").get("splits") if data else None
+    texts = map(str, data.evaluation.detection["texts"] if data else ())
     return {
         "header": _header(task, config.get("encoder"), name, data),
-        "title": f"{task}, {card['method']}" if card.get("method") else task,
+        "task": task,
         "name": name,
-        "labels": [code_span(names[key]) for key in sorted(names, key=int)],
-        "is_pair": bool(card.get("is_pair")),
-        "encoder": code_span(config["encoder"]) if config.get("encoder") else None,
-        "method": card.get("method"),
-        "seed": card.get("seed"),
-        "energy": card.get("energy", "hidden"),
-        "has_energy": card.get("method") not in (None, "baseline"),
-        "folded": card.get("folded_temperature"),
+        "card": card,
+        "labels": [names[key] for key in sorted(names, key=int)],
+        "encoder": config.get("encoder"),
         "fitted": fitted,
         "rule": _rule(folder, card),
+        "is_evaluated": data is not None and len(data.evaluation.results) > 0,
         "tables": list(_tables(name, data)),
-        "advice": [str(line) for line in data.part("advice").get("sentences") or []] if data else [],
-        "splits": list(_splits(data)),
-        "untested": list(_untested(card, data)),
+        "advice": (data.part("advice").get("sentences") or []) if data else [],
+        "splits": found if isinstance(found, Mapping) else {},
+        "ood_texts": sorted({text.removeprefix("ood_") for text in texts if text.startswith("ood_")}),
         "config": yaml.safe_dump(known, sort_keys=False, allow_unicode=True).strip() if known else "",
-        "versions": dict(data.part("versions")) if data else {},
+        "versions": data.part("versions") if data else {},
         "picture": _write_picture(folder, subject, fitted or "temperature"),
     }
-
-
-def code_span(text: object) -> str:
-    """A name as Markdown code, in which nothing is interpreted.
-
-    >>> code_span("<b> `x`")
-    "`<b> 'x'`"
-    """
-    shown = " ".join(str(text).replace("`", "'").split())
-    return f"`{shown}`" if shown else "–"
 
 
 def _config(data: RunData | None) -> dict[str, Any]:
@@ -157,33 +145,6 @@ def _rule(folder: Path, card: Mapping[str, Any]) -> list[str]:
     except EbmcalError:
         return []
     return list(rule.describe()) if rule else []
-
-
-def _splits(data: RunData | None) -> Iterator[dict[str, Any]]:
-    found = data.part("audit").get("splits") if data else None
-    for name, split in found.items() if isinstance(found, Mapping) else ():
-        if isinstance(split, Mapping):
-            labels = (split.get("label_counts") or {}).items()
-            counts = ", ".join(f"{code_span(label)} {n:,}" for label, n in labels if isinstance(n, int))
-            yield {"name": str(name), "rows": split.get("rows"), "labels": counts}
-
-
-def _untested(card: Mapping[str, Any], data: RunData | None) -> Iterator[str]:
-    if data is None or not len(data.evaluation.results):
-        yield "The model was not evaluated."
-    else:
-        yield "All results are for texts from the same source as the training texts."
-    texts = data.evaluation.detection["texts"] if data is not None else []
-    others = sorted({str(name).removeprefix("ood_") for name in texts if str(name).startswith("ood_")})
-    if others:
-        yield f"Of texts from elsewhere, only their detection was measured: {', '.join(others)}."
-    else:
-        yield "Not tested: texts from another source, time, genre or language."
-    if card.get("max_length"):
-        yield f"Texts are truncated after {card['max_length']} tokens."
-    yield "Not tested: differences between groups of people, and texts written to deceive the model."
-    if card.get("seed") is not None:
-        yield f"The results are of seed {card['seed']} only."
 
 
 def _write_picture(folder: Path, subject: Subject | None, calibrator: str) -> str | None:

@@ -1,7 +1,7 @@
 """What reports are made of: `Table` (terminal, Markdown, LaTeX, JSON, HTML) and self-contained HTML pages.
 
-A `Page` has `Section`s, a section has blocks: a paragraph (str), a `Note`, a `Table`, `Pictures`, `Facts`, `Bullets`,
-`Commands` or `Code`. The template adds style and script; the page needs no network and no other file.
+A `Page` has `Section`s, a section has paragraphs (str), `Table`s and other `Block`s. The template adds style and script;
+the page needs no network and no other file.
 """
 
 import base64
@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import pandas as pd
 
@@ -75,6 +75,7 @@ class Table:
     sections: Sequence[str] = ()  # one per row; a rule separates rows of different sections
     recommended: int | None = None  # position of the highlighted row
     unranked: frozenset[int] = frozenset()  # rows that are never marked best
+    kind: ClassVar[str] = "table"  # as of a `Block`
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -288,57 +289,27 @@ class Picture(NamedTuple):
     panels: int = 1
 
 
-class Pictures(NamedTuple):
-    items: Sequence[Picture]
+class Block(NamedTuple):
+    """A part of a section: the macro of `blocks.html.j2` that shows it, and what it shows.
 
+    note, code: a text; bullets: texts; commands: (purpose, command); facts: (name, value, detail); pictures: `Picture`s.
+    """
 
-class Fact(NamedTuple):
-    """A number in large print: its name, its value and what it means."""
-
-    name: str
-    value: str
-    detail: str = ""
-
-
-class Facts(NamedTuple):
-    """Numbers side by side; `has_choice` highlights the first."""
-
-    items: Sequence[Fact]
-    has_choice: bool = False
-
-
-class Bullets(NamedTuple):
-    items: Sequence[str]
+    kind: str
+    content: Any
     title: str = ""
-    is_warning: bool = False
+    style: str = ""  # a CSS class: bullets as a warning, the first of the facts as chosen
 
 
-class Commands(NamedTuple):
-    """Commands to copy: (purpose, command)."""
-
-    items: Sequence[tuple[str, str]]
-    title: str = ""
-
-
-class Note(NamedTuple):
-    """A paragraph in small print."""
-
-    text: str
-
-
-class Code(NamedTuple):
-    text: str
-    title: str = ""
-
-
-Block = str | Note | Table | Pictures | Bullets | Commands | Facts | Code
+#: What a section consists of; a text is a paragraph.
+Part = str | Table | Block
 
 
 class Section(NamedTuple):
     """Blocks under a heading; a `collapsed` section is closed until the reader opens it."""
 
     title: str
-    blocks: Sequence[Block]
+    blocks: Sequence[Part]
     collapsed: bool = False
 
     @property
@@ -389,5 +360,16 @@ def environment() -> "Environment":
         loader=PackageLoader("ebmcal.reports"), autoescape=lambda name: name is None or ".html" in name,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.globals.update(fold_after=FOLD_AFTER, kind_of=lambda block: type(block).__name__.lower())
+    found.globals["fold_after"] = FOLD_AFTER
+    found.filters["code"] = code_span
     return found
+
+
+def code_span(text: object) -> str:
+    """A name as Markdown code, in which nothing is interpreted.
+
+    >>> code_span("<b> `x`")
+    "`<b> 'x'`"
+    """
+    shown = " ".join(str(text).replace("`", "'").split())
+    return f"`{shown}`" if shown else "–"

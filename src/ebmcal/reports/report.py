@@ -23,7 +23,7 @@ from ebmcal.errors import plural, unknown_name
 from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.reports import page, plots, tables
-from ebmcal.reports.page import Block, Bullets, Code, Fact, Note, Picture, Pictures, Section, Table
+from ebmcal.reports.page import Block, Part, Picture, Section, Table
 from ebmcal.reports.plots import CAPTIONS, draw
 from ebmcal.reports.run_data import FITTED_ON, Focus, RunData, Subject, find_focus, read_run
 from ebmcal.run_dir import FROZEN_PROBE, RunDir
@@ -83,14 +83,14 @@ def build_page(data: RunData) -> page.Page:
     focus = find_focus(data)
     issues = data.document.get("label_issues")
     known = [issue for issue in issues if isinstance(issue, Mapping)] if isinstance(issues, list) else []
-    visible: dict[str, Iterator[Block]] = {
+    visible: dict[str, Iterator[Part]] = {
         "": _first_screen(data, focus),
         "Can its confidence be trusted?": _reliability(focus),
         "Comparison of models": _comparison(data),
         "Errors": _errors(focus),
         "Label issues": iter([tables.label_issue_table(known)] if known else []),
     }
-    collapsed: dict[str, Iterator[Block]] = {
+    collapsed: dict[str, Iterator[Part]] = {
         "All results with intervals": _results(data),
         "Every model and metric": _models(data),
         "Differences between models": iter([tables.comparison_table(data.evaluation)]),
@@ -127,18 +127,18 @@ def _count(n: int, is_pair: bool) -> str:
     return plural(n, "pair" if is_pair else "text")
 
 
-def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
+def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     if focus is None:
         yield "There are no predictions for labelled test texts."
         return
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or ()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
-    yield page.Facts(list(_facts(focus, is_useful)), is_useful)
+    yield Block("facts", list(_facts(focus, is_useful)), style="chosen" if is_useful else "")
     found = () if sentences else shorten(data.evaluation.verdicts())
     todo = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
     for title, items in {"What to do": todo, "Confidence": [v for v in found if v not in todo]}.items():
         if items and (len(data.subjects) > 1 or title != "Confidence"):  # the boxes describe a single model
-            yield Bullets(items, title)
+            yield Block("bullets", items, title)
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
         commands = [
@@ -146,29 +146,29 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Block]:
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
             ("Leave doubtful texts to people", f"ebmcal abstain {run} --data other_labelled.csv --max-error 0.05"),
         ]
-        yield page.Commands(commands, "Commands")
+        yield Block("commands", commands, "Commands")
     if focus.is_recommended:
-        yield Note(_where_from(data, focus))
+        yield Block("note", _where_from(data, focus))
 
 
-def _facts(focus: Focus, is_useful: bool) -> Iterator[Fact]:
+def _facts(focus: Focus, is_useful: bool) -> Iterator[tuple[str, str, str]]:
     rows = focus.rows
     right = rows.predicted == rows.labels
     low, high = wilson(right.sum(), np.array(len(right)))
     if focus.is_recommended:
         name = "Recommended model" if is_useful else "First choice, but see below"
-        yield Fact(name, focus.name, _model_detail(focus))
+        yield name, focus.name, _model_detail(focus)
     else:
-        yield Fact("Model", focus.name, "the first of those evaluated")
+        yield "Model", focus.name, "the first of those evaluated"
     detail = f"{right.sum():,} of {plural(len(right), 'test text')} right (95% interval {low:.1%} to {high:.1%})"
-    yield Fact("Accuracy", f"{right.mean():.1%}", detail)
-    yield Fact("Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows))
+    yield "Accuracy", f"{right.mean():.1%}", detail
+    yield "Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows)
     level = next((level for level in LEVELS if (rows.confidence >= level).mean() >= 0.1), None)
     if level is not None:
         sure = rows.confidence >= level
         texts = "test text" if sure.sum() == 1 else f"{sure.sum():,} test texts"
         detail = f"of the {texts} ({sure.mean():.0%}) answered with confidence {level:.0%} or more"
-        yield Fact(f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail)
+        yield f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail
 
 
 def _model_detail(focus: Focus) -> str:
@@ -211,7 +211,7 @@ def _where_from(data: RunData, focus: Focus) -> str:
     return text
 
 
-def _reliability(focus: Focus | None) -> Iterator[Block]:
+def _reliability(focus: Focus | None) -> Iterator[Part]:
     if focus is None:
         return
     shown = {"as trained" if focus.is_recommended else focus.subject.name: focus.before}
@@ -224,11 +224,11 @@ def _reliability(focus: Focus | None) -> Iterator[Block]:
         + (", before and after calibration:" if len(shown) > 1 else ":")
     )
     panels = {name: partial(plots.reliability_diagram, rows, name=name) for name, rows in shown.items()}
-    yield Pictures([draw(name, "", "", panel, size=(4.6, 4.2), below=0.95) for name, panel in panels.items()])
-    yield Note(CAPTIONS["reliability"])
+    yield Block("pictures", [draw(name, "", "", panel, size=(4.6, 4.2), below=0.95) for name, panel in panels.items()])
+    yield Block("note", CAPTIONS["reliability"])
 
 
-def _comparison(data: RunData) -> Iterator[Block]:
+def _comparison(data: RunData) -> Iterator[Part]:
     sets = tables.list_test_sets(data.evaluation)
     if not sets:
         yield "No model has been evaluated yet."
@@ -243,7 +243,7 @@ def _comparison(data: RunData) -> Iterator[Block]:
         yield tables.summary_table(data.evaluation, test_set=name)
 
 
-def _errors(focus: Focus | None) -> Iterator[Block]:
+def _errors(focus: Focus | None) -> Iterator[Part]:
     if focus is None:
         return
     rows = focus.rows
@@ -252,14 +252,14 @@ def _errors(focus: Focus | None) -> Iterator[Block]:
         below = 0.55 if plots.has_long_names(rows.label_names) else 0.0
         size, panel = (side + 1.6, side + below), partial(plots.confusion_matrix, rows)
         matrix = draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, size=size, below=below, left=1.5)
-        yield Pictures([matrix])
+        yield Block("pictures", [matrix])
     else:
         yield tables.confusion_table(rows)
     yield tables.class_table(rows)
     yield tables.confident_errors(rows)
 
 
-def _results(data: RunData) -> Iterator[Block]:
+def _results(data: RunData) -> Iterator[Part]:
     for name in tables.list_test_sets(data.evaluation):
         where = "" if name == "test" else f" on {name}"
         table = tables.summary_table(data.evaluation, verbose=True, test_set=name)
@@ -269,7 +269,7 @@ def _results(data: RunData) -> Iterator[Block]:
         yield table
 
 
-def _models(data: RunData) -> Iterator[Block]:
+def _models(data: RunData) -> Iterator[Part]:
     """Every trained model with every metric, six metrics to a table."""
     table = tables.seed_table(data.evaluation)
     model, *metrics = table.columns
@@ -277,7 +277,7 @@ def _models(data: RunData) -> Iterator[Block]:
         yield table.select([model, *metrics[start : start + 6]])
 
 
-def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Block]:
+def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Part]:
     """All methods side by side, each label of the focus, out-of-fold rows, risk over coverage."""
     pictures: list[Picture] = []
     for split in tables.list_test_sets(data.evaluation):
@@ -297,7 +297,7 @@ def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Block]:
         title = "Risk and coverage: by confidence" + (", by energy" if len(panels) > 1 else "")
         pictures.append(draw("risk", title, CAPTIONS["risk"], *panels))
     if pictures:
-        yield Pictures(pictures)
+        yield Block("pictures", pictures)
 
 
 def _diagrams(key: str, title: str, named: Mapping[str, Predictions], **size: Any) -> Iterator[Picture]:
@@ -315,7 +315,7 @@ def _labels(focus: Focus) -> Picture:
     return draw("labels", f"Each label, {focus.name}{more}", CAPTIONS["labels"], *panels, size=(3.3, 2.95))
 
 
-def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
+def _energies(data: RunData, focus: Focus | None) -> Iterator[Part]:
     """Histogram and scatter of each method with energies, and example texts of one."""
     pictures, found = list[Picture](), dict[str, Subject]()
     for subject in data.first_seeds:
@@ -327,14 +327,14 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Block]:
             pictures.append(draw(f"energy-{len(pictures)}", subject.name, caption, *panels))
             found[subject.method] = subject
     if found:
-        yield Pictures(pictures)
+        yield Block("pictures", pictures)
         best = focus.subject.method if focus is not None else ""
         method = min(found, key=lambda method: (method == "baseline", method != best))
         yield f"Examples of {found[method].name}:"
         yield data.energy_examples(found[method])
 
 
-def _training(data: RunData) -> Iterator[Block]:
+def _training(data: RunData) -> Iterator[Part]:
     curves = {key: (f"{name} over training steps", name, "over_steps") for key, name in plots.ECES.items()}
     curves["noise_auroc"] = ("Noise AUROC over training steps", "noise AUROC", "noise_auroc")
     pictures: list[Picture] = []
@@ -356,7 +356,7 @@ def _training(data: RunData) -> Iterator[Block]:
             caption = CAPTIONS["loss"] if not number else ""
             pictures.append(draw(f"loss-{number}", f"Loss of {subject.name}", caption, *panels))
     if pictures:
-        yield Pictures(pictures)
+        yield Block("pictures", pictures)
     records = {name: record for name, record in data.part("training").items() if isinstance(record, Mapping)}
     frame = pd.DataFrame(records.values()).dropna(axis="columns", how="all")
     frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
@@ -364,7 +364,7 @@ def _training(data: RunData) -> Iterator[Block]:
     yield Table(frame, "Trainings", digits=dict.fromkeys(frame, None))
 
 
-def _noise(data: RunData) -> Iterator[Block]:
+def _noise(data: RunData) -> Iterator[Part]:
     yield tables.noise_auroc_table(data.histories, data.evaluation.detection, data.part("noise").get("reuse"))
     yield tables.noise_source_table(data.part("noise"))
     path = RunDir(data.root).noise_examples if data.root else None
@@ -372,21 +372,21 @@ def _noise(data: RunData) -> Iterator[Block]:
     yield from _listing(data, "noise", "Noise settings")
 
 
-def _data(data: RunData) -> Iterator[Block]:
+def _data(data: RunData) -> Iterator[Part]:
     with contextlib.suppress(KeyError, TypeError, AttributeError):  # an edited results.json
         messages = audit_messages(dict(data.part("audit")))
         if messages:
-            yield Bullets(messages, "Found in the data, and what was done about it")
+            yield Block("bullets", messages, "Found in the data, and what was done about it")
     yield from _listing(data, "audit", "Data audit")
 
 
-def _settings(data: RunData) -> Iterator[Block]:
+def _settings(data: RunData) -> Iterator[Part]:
     yield from _listing(data, "versions", "Versions")
     if data.config:
-        yield Code(data.config, "config.yaml")
+        yield Block("code", data.config, "config.yaml")
 
 
-def _listing(data: RunData, part: str, title: str) -> Iterator[Code]:
+def _listing(data: RunData, part: str, title: str) -> Iterator[Part]:
     """A part of `results.json` as YAML."""
     if data.part(part):
-        yield Code(yaml.safe_dump(dict(data.part(part)), sort_keys=False, allow_unicode=True), title)
+        yield Block("code", yaml.safe_dump(dict(data.part(part)), sort_keys=False, allow_unicode=True), title)

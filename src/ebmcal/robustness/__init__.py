@@ -26,7 +26,7 @@ from ebmcal.errors import EbmcalError, plural, unknown_name
 from ebmcal.metrics.calibration import wilson
 from ebmcal.predictions import Predictions
 from ebmcal.progress import make_reporter
-from ebmcal.reports.page import Block, Column, Page, Picture, Pictures, Section, Table, write_page
+from ebmcal.reports.page import Block, Column, Page, Picture, Section, Table, write_page
 from ebmcal.reports.plots import Series, draw, line_plot
 from ebmcal.robustness.perturbations import PERTURBATIONS, SuiteTest, TokenSource, builtin_suites, read_suite
 from ebmcal.run_dir import RunDir, predictions_of_model
@@ -389,7 +389,7 @@ def make_page(found: Robustness) -> Page:
     names = [name for name in conditions["perturbation"].unique() if name]
     sections = [_section(conditions, found.examples, name, f"s{i}") for i, name in enumerate(names)]
     if not found.tests.empty:
-        blocks: list[Block] = [suite_table(found.tests, meta)]
+        blocks = [suite_table(found.tests, meta)]
         failures = f"Failures (at most {N_FAILURES} per test)"
         blocks += [_text_table(found.failures, failures)] if len(found.failures) else []
         sections.append(Section("Tests", blocks))
@@ -409,7 +409,7 @@ def _section(conditions: pd.DataFrame, examples: pd.DataFrame, name: str, key: s
         if panels:
             pictures.append(draw(f"{key}-{len(pictures)}", f"{title}: {heading}", caption, *panels))
     shown = examples[examples["perturbation"] == name] if len(examples) else examples
-    return Section(title, [Pictures(pictures), *([_text_table(shown, "Examples")] if len(shown) else [])])
+    return Section(title, [Block("pictures", pictures), *([_text_table(shown, "Examples")] if len(shown) else [])])
 
 
 def _series(rows: pd.DataFrame, column: str) -> list[Series]:
