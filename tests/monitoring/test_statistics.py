@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from ebmcal import Predictions
-from ebmcal.monitoring import MIN_ROWS, estimate_accuracy, label_test, p_values, significant
+from ebmcal.monitoring import MIN_ROWS, compare_labels, estimate_accuracy, p_values, significant
 
 NAMES = ("a", "b", "c")
 
@@ -91,7 +91,7 @@ def test_predicted_labels_by_hand(reference, window, expected):
         classes = np.repeat(np.arange(3), counts)
         return Predictions(np.full(len(classes), -1), NAMES, probs=np.eye(3)[classes] * 0.9 + 0.1 / 3)
 
-    p = label_test(predicted(reference), predicted(window))
+    p = compare_labels(predicted(reference), predicted(window))
     assert p is None if expected is None else p == pytest.approx(expected, abs=1e-6)
 
 

@@ -1,6 +1,6 @@
 """Monitoring a model in use without labels: its log, window by window, compared with a reference. No torch.
 
-`log` reads what was predicted and when, `page` shows the result: one JSON-able document,
+`log` reads what was predicted and when. The result is one JSON-able document,
 
     reference {"name", "n_rows", "accuracy", "confidence", "energy"}
     windows   [{"name", "n_rows", "accuracy": {"value", "low", "high"} or None (withheld), "accuracy_note",
@@ -18,7 +18,7 @@ other (they share the reference).
 
 import json
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike as OsPathLike
@@ -26,37 +26,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pandas as pd
 
-from ebmcal.calibration import folded_temperature, read_calibrator
-from ebmcal.calibration.leakage import IDENTITY, model_differences
-from ebmcal.calibration.persistence import check_model_dir, read_for_model
-from ebmcal.errors import EbmcalError
+from ebmcal.calibration.persistence import check_model_dir
+from ebmcal.errors import EbmcalError, plural
 from ebmcal.metrics import holm, summarize
 from ebmcal.metrics.calibration import wilson
-from ebmcal.monitoring.log import Log, add_labels, parse_duration, read_log, windows
+from ebmcal.monitoring.log import MIN_ROWS, Log, add_labels, as_answered, find_reference, read_log, windows
 from ebmcal.predictions import Predictions
-from ebmcal.run_dir import RunDir, predictions_of_model
+from ebmcal.reports.page import Block, Page, Picture, Section, Table, write_page
+from ebmcal.reports.plots import MUTED, Series, draw, line_plot, safe_label
+from ebmcal.run_dir import RunDir
 from ebmcal.selective import AbstentionRule, read_rule
-from ebmcal.selective.fitting import calibrated
 from ebmcal.storage import PathLike
 
 if TYPE_CHECKING:
-    from ebmcal.reports.page import Table
+    from matplotlib.axes import Axes
 
 __all__ = ["Monitoring", "monitor"]
 
 Z = 1.959963984540054  # of a 95% interval
-
-#: Rows a window needs to be tested, and a reference to compare with.
-MIN_ROWS = 30
-
-#: Splits of a run that can be the reference, in this order, and their names. Out-of-fold rows are training rows,
-#: predicted by models trained without them.
-REFERENCE_SPLITS = {
-    "calibration": "the calibration split",
-    "test": "the test split",
-    "out_of_fold": "out-of-fold predictions",
-}
 
 #: Expected rows per label and sample that the chi-squared approximation needs; rarer labels are pooled.
 MIN_EXPECTED = 5
@@ -71,6 +60,39 @@ OOD_QUANTILE = 0.95
 MAX_OOD_SHARE = 0.5
 
 
+#: Columns of the table: heading → key of a window. Those of the rows with known labels are a group, which a narrow
+#: terminal shows in a second table.
+COLUMNS: dict[Any, str] = {
+    "Window": "name", "Rows": "n_rows", "Estimated accuracy": "accuracy", "Confidence": "confidence",
+    "Energy": "energy", "OOD": "ood", "Abstained": "abstained", "Drift": "drift",
+    ("Labelled rows", "Number"): "labelled_n_rows", ("Labelled rows", "Accuracy"): "labelled_accuracy",
+    ("Labelled rows", "ECE"): "labelled_ece_top_label",
+}  # fmt: skip
+
+N_TICKS = 8  # names of windows along an axis, at most
+
+#: Pictures: key → title, caption, and the lines: name → key of a window. The dashed line is the reference.
+PICTURES = {
+    "accuracy": (
+        "Accuracy",
+        "Estimated from calibrated confidences, with 95% intervals, and measured where labels are known. The dashed "
+        "line is the accuracy on the reference. Windows with drift have no estimate.",
+        {"estimated": "accuracy", "labelled rows": "labelled_accuracy"},
+    ),
+    "energy": (
+        "Energy",
+        "Mean energy. Higher than the reference (dashed): less like the training data.",
+        {"energy": "energy"},
+    ),
+    "confidence": ("Confidence", "Mean confidence; the dashed line is the reference.", {"confidence": "confidence"}),
+    "shares": (
+        "OOD and abstained texts",
+        "Shares of texts that are out-of-distribution or abstained on.",
+        {"OOD": "ood", "abstained": "abstained"},
+    ),
+}
+
+
 @dataclass(frozen=True, repr=False)
 class Monitoring:
     """The result of `monitor`; `alarms` is empty if nothing is wrong."""
@@ -81,10 +103,8 @@ class Monitoring:
     def alarms(self) -> list[str]:
         return list(self.document["alarms"])
 
-    def table(self) -> "Table":
+    def table(self) -> Table:
         """One row per window."""
-        from ebmcal.monitoring.page import window_table
-
         return window_table(self.document)
 
     def to_json(self) -> str:
@@ -92,9 +112,7 @@ class Monitoring:
 
     def report(self, path: PathLike) -> Path:
         """Write a self-contained HTML page; returns its path."""
-        from ebmcal.monitoring.page import write_monitoring_page
-
-        return write_monitoring_page(path, self.document)
+        return write_page(path, make_page(self.document))
 
     def __repr__(self) -> str:
         return str(self.table())
@@ -131,15 +149,13 @@ def monitor(
     for option, n in {"--planned-windows": planned_windows, "--rows": window_rows}.items():
         if n is not None and n < 1:
             raise EbmcalError(f"{option}: expected at least 1, got {n}.")
-    parse_duration(every or "1d")
     folder = check_model_dir(Path(model).expanduser())
-    known, name = _find_reference(folder, reference, normalize)
+    known, name = find_reference(folder, reference, normalize)
     paths = [log] if isinstance(log, str | OsPathLike) else list(log)
 
-    check = partial(_check_same_model, folder)
-    given = read_log(paths, label_names=known.label_names, time_column=time_column, normalize=normalize, check=check)
+    given = read_log(paths, folder, label_names=known.label_names, time_column=time_column, normalize=normalize)
     given = given if labels is None else add_labels(given, labels)
-    given, known = replace(given, rows=_calibrated(given.rows, folder)), _calibrated(known.labelled(), folder)
+    given, known = replace(given, rows=as_answered(given.rows, folder)), as_answered(known.labelled(), folder)
     rule = read_rule(folder)
     described = [_describe(title, part, known, rule) for title, part in windows(given, every=every, n_rows=window_rows)]
     _mark_drift(described, false_alarm_rate, planned_windows)
@@ -157,61 +173,6 @@ def monitor(
         "windows": described,
         "alarms": _alarms(described, min_accuracy),
     })  # fmt: skip
-
-
-def _find_reference(folder: Path, given: PathLike | Predictions | None, normalize: bool) -> tuple[Predictions, str]:
-    """The given reference, or predictions of the run (`REFERENCE_SPLITS`); and its name."""
-    if given is None:
-        rows, name = _run_predictions(folder)
-    else:
-        name = "the given reference" if isinstance(given, Predictions) else Path(given).name
-        rows = read_for_model(given, folder, normalize=normalize)
-        _check_same_model(folder, rows, name)
-    if rows.meta.get("split") == "train":
-        raise EbmcalError(f"{name} holds training rows, on which the model is too accurate. Give held-out rows.")
-    if (n_labelled := _count_labelled(rows)) < MIN_ROWS:
-        raise EbmcalError(
-            f"{name}: expected at least {MIN_ROWS} labelled rows, got {n_labelled}. Give more labelled "
-            "predictions of the model: --reference FILE"
-        )
-    return rows, name
-
-
-def _run_predictions(folder: Path) -> tuple[Predictions, str]:
-    """The first split of the run with enough labelled rows, and its name with the reason if it is not the first one."""
-    paths = {split: predictions_of_model(folder, split) for split in REFERENCE_SPLITS}
-    found = {split: read_for_model(path, folder) for split, path in paths.items() if path is not None}
-    if not found:
-        raise EbmcalError(
-            f"{folder} is not in a run directory with predictions, so there is no reference. Give labelled predictions "
-            "of the model for typical texts: --reference FILE"
-        )
-    first = next(iter(found))
-    split = next((split for split, rows in found.items() if _count_labelled(rows) >= MIN_ROWS), first)
-    rows, temperature = found[split], folded_temperature(folder)
-    if temperature is not None and rows.logits is not None:  # predicted before the temperature was folded in
-        rows = rows.replace(logits=rows.logits / temperature)
-    if split == "out_of_fold":  # energies of other models have another scale
-        rows = rows.replace(energies=None)
-    why = f", as {REFERENCE_SPLITS[first]} has {_count_labelled(found[first])} labelled rows" if split != first else ""
-    return rows, f"{REFERENCE_SPLITS[split]}{why}"
-
-
-def _count_labelled(rows: Predictions) -> int:
-    return int((rows.labels >= 0).sum())
-
-
-def _calibrated(rows: Predictions, folder: Path) -> Predictions:
-    """Logits with the model's calibrator applied; probabilities are what the model returned and stay as they are."""
-    return rows if rows.logits is None else calibrated(rows, read_calibrator(folder))
-
-
-def _check_same_model(folder: Path, rows: Predictions, name: PathLike) -> None:
-    """Refuse predictions of another model; warn if they do not state their model."""
-    if differences := model_differences(rows.meta, folder):
-        raise EbmcalError(f"{name} was written by another model than {folder}: {differences}.")
-    if not rows.meta.keys() & {"model", "weights", *IDENTITY}:
-        warnings.warn(f"{name} does not state which model wrote it, so this was not checked.", stacklevel=3)
 
 
 def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | None) -> dict[str, Any]:
@@ -282,23 +243,16 @@ def estimate_accuracy(reference: Predictions, window: Predictions) -> dict[str, 
     return {name: float(np.clip(end, 0, 1)) for name, end in ends.items()}
 
 
-def energy_test(reference: Predictions, window: Predictions) -> float | None:
-    """p-value of the energies; None without energies."""
+def compare_values(reference: np.ndarray | None, window: np.ndarray | None) -> float | None:
+    """p-value of energies or confidences; None if one of them is unknown."""
     from scipy.stats import ks_2samp
 
-    if reference.energies is None or window.energies is None:
+    if reference is None or window is None:
         return None
-    return float(ks_2samp(reference.energies, window.energies, method="asymp").pvalue)
+    return float(ks_2samp(reference, window, method="asymp").pvalue)
 
 
-def confidence_test(reference: Predictions, window: Predictions) -> float | None:
-    """p-value of the confidences."""
-    from scipy.stats import ks_2samp
-
-    return float(ks_2samp(reference.confidence, window.confidence, method="asymp").pvalue)
-
-
-def label_test(reference: Predictions, window: Predictions) -> float | None:
+def compare_labels(reference: Predictions, window: Predictions) -> float | None:
     """p-value of the predicted labels; None if nearly all predictions are the same label."""
     from scipy.stats import chi2_contingency
 
@@ -312,9 +266,9 @@ def label_test(reference: Predictions, window: Predictions) -> float | None:
 
 
 TESTS: dict[str, Callable[[Predictions, Predictions], float | None]] = {
-    "energy": energy_test,
-    "confidence": confidence_test,
-    "predicted labels": label_test,
+    "energy": lambda reference, window: compare_values(reference.energies, window.energies),
+    "confidence": lambda reference, window: compare_values(reference.confidence, window.confidence),
+    "predicted labels": compare_labels,
 }
 
 
@@ -374,3 +328,103 @@ def _alarms(described: Sequence[dict[str, Any]], min_accuracy: float | None) -> 
 
 def _mean(values: np.ndarray | None) -> float | None:
     return None if values is None else float(np.mean(values))
+
+
+def window_table(document: Mapping[str, Any]) -> Table:
+    """One row per window."""
+    columns: dict[Any, list[Any]] = {}
+    extra: dict[Any, list[str]] = {}
+    for heading, key in COLUMNS.items():
+        values = [_cell(window, key) for window in document["windows"]]
+        if any(value is not None for value in values):
+            columns[heading] = [value["value"] if isinstance(value, dict) else value for value in values]
+            ends = (value if isinstance(value, dict) else None for value in values)
+            extra[heading] = ["[{low:.3f}, {high:.3f}]".format(**end) if end else "" for end in ends]
+    frame = pd.DataFrame(list(zip(*columns.values(), strict=True)), dtype=object)
+    frame.columns = pd.Index(list(columns), tupleize_cols=False)
+    title = f"{document['model']}: {', '.join(document['log'])}"
+    return Table(frame, title, _notes(document), digits={"Energy": 2}, extra=pd.DataFrame(extra))
+
+
+def _cell(window: Mapping[str, Any], key: str) -> Any:
+    """A value of a window: a text, a number, or an interval."""
+    if key == "drift":
+        return ", ".join(window["drift"]) or ("none" if window["p_values"] else "too few rows")
+    if key == "accuracy":
+        return window["accuracy"] or "withheld"
+    return _value(window, key)
+
+
+def _value(window: Mapping[str, Any], key: str) -> Any:
+    known = window["labelled"] or {}
+    return known.get(key.removeprefix("labelled_")) if key.startswith("labelled_") else window[key]
+
+
+def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """About the reference and the tests, and why estimates are withheld."""
+    reference = document["reference"]
+    energy = "" if reference["energy"] is None else f", energy {reference['energy']:.2f}"
+    tests = (
+        f"Drift: {plural(document['n_tests'], 'test')}; if nothing has changed, the probability of any alarm is at "
+        f"most {document['false_alarm_rate']:g} (Holm)."
+    )
+    if not document["n_tests"]:
+        tests = "Drift was not tested: every window has too few rows. Use longer windows (--every, --rows)."
+    return (
+        f"Reference ({reference['name']}): {plural(reference['n_rows'], 'row')}, accuracy {reference['accuracy']:.3f}, "
+        f"confidence {reference['confidence']:.3f}{energy}.",
+        tests,
+        *_withheld(document["windows"]),
+    )
+
+
+def _withheld(windows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Why estimates are withheld, once for all windows with the same reason."""
+    notes = dict.fromkeys(window["accuracy_note"] for window in windows if window["accuracy_note"])
+    return [f"{', '.join(w['name'] for w in windows if w['accuracy_note'] == note)}: {note}" for note in notes]
+
+
+def make_page(document: Mapping[str, Any]) -> Page:
+    """The page: alarms, pictures over time, and the table."""
+    alarms, windows = document["alarms"], document["windows"]
+    lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}."
+    pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
+    table = window_table(document)
+    table = replace(table, notes=table.notes[:2]) if alarms else table  # the others are among the alarms
+    sections = [Section("Over time", [Block("pictures", pictures)]), Section("Windows", [table])]
+    if alarms:
+        shown = Block("bullets", (*alarms, *_withheld(windows)), style="warning")
+        sections.insert(0, Section("Alarms", [shown]))
+    return Page(f"Monitoring: {document['model']}", lead, sections)
+
+
+def _picture(document: Mapping[str, Any], key: str) -> Picture | None:
+    title, caption, lines = PICTURES[key]
+    windows = document["windows"]
+    named = {name: [_value(window, line) for window in windows] for name, line in lines.items()}
+    series = [_line(name, values) for name, values in named.items() if any(v is not None for v in values)]
+    panel = partial(_draw, series, document["reference"].get(key), [w["name"] for w in windows], key)
+    return draw(f"monitoring-{key}", title, caption, panel, below=0.25) if series else None
+
+
+def _line(name: str, values: Sequence[Any]) -> Series:
+    """A line through numbers, or through values with intervals."""
+    if not any(isinstance(value, Mapping) for value in values):
+        return Series(name, np.arange(len(values)), np.array(values, dtype=float))
+    missing = {"value": None, "low": None, "high": None}
+    ends = (np.array([(v or missing)[end] for v in values], dtype=float) for end in ("value", "low", "high"))
+    return Series(name, np.arange(len(values)), *ends)
+
+
+def _draw(series: Sequence[Series], level: float | None, names: Sequence[str], key: str, ax: "Axes") -> "Axes":
+    line_plot(series, ax, y="share of texts" if key == "shares" else key)
+    if level is not None:
+        ax.axhline(level, color=MUTED, linestyle="--", linewidth=1)
+    if key == "shares":
+        ax.set_ylim(bottom=0)
+    elif len(series) == 1 and (legend := ax.get_legend()):
+        legend.remove()  # the title says what it is
+    ax.set_xlim(-0.4, len(names) - 0.6)
+    shown = range(0, len(names), max(1, -(-len(names) // N_TICKS)))
+    ax.set_xticks(list(shown), [safe_label(names[i], 18) for i in shown], rotation=30, ha="right")
+    return ax

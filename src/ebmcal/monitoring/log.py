@@ -1,4 +1,4 @@
-"""The log of a model in use: prediction files with times, joined, sorted and cut into windows.
+"""What monitoring reads: the log of a model in use, cut into windows, and the reference to compare it with.
 
 Besides the columns of prediction files a log may have `time` (ISO 8601, or seconds, milliseconds, … since 1970),
 `decision` ("answer" or "abstain") and `is_ood` (true or false). `label` is the true label where it is known. The answer
@@ -8,7 +8,7 @@ log of `ebmcal serve --log` is such a file.
 import datetime
 import re
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,10 +16,26 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from ebmcal.calibration import folded_temperature, read_calibrator
+from ebmcal.calibration.leakage import IDENTITY, model_differences
+from ebmcal.calibration.persistence import read_for_model
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import read_columns
+from ebmcal.run_dir import predictions_of_model
+from ebmcal.selective.fitting import calibrated
 from ebmcal.storage import PathLike, file_checksum
+
+#: Rows a window needs to be tested, and a reference to compare with.
+MIN_ROWS = 30
+
+#: Splits of a run that can be the reference, in this order, and their names. Out-of-fold rows are training rows,
+#: predicted by models trained without them.
+REFERENCE_SPLITS = {
+    "calibration": "the calibration split",
+    "test": "the test split",
+    "out_of_fold": "out-of-fold predictions",
+}
 
 WINDOW_ROWS = 500  # by default, in a log without times
 UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -42,16 +58,16 @@ class Log:
 
 def read_log(
     paths: Sequence[PathLike],
+    model: Path | None = None,
     *,
     label_names: Sequence[str] | None = None,
     time_column: str | None = None,
     normalize: bool = False,
-    check: Callable[[Predictions, PathLike], None] = lambda rows, path: None,
 ) -> Log:
     """Read the files of one log, join them and sort them by time (`time_column`, by default "time" if it exists).
 
-    `check` is called with the predictions of each file. A file given twice, also as a copy, counts once, and so do
-    rows with the same id, time and probabilities.
+    Predictions of another model than the given one are refused. A file given twice, also as a copy, counts once, and so
+    do rows with the same id, time and probabilities.
     """
     if not paths:
         raise EbmcalError("No log given. Expected prediction files, for example those that `ebmcal predict` writes.")
@@ -63,7 +79,8 @@ def read_log(
             continue
         with error_context(path):
             parts[key] = _read_file(path, label_names, time_column, normalize)
-        check(parts[key].rows, path)
+        if model is not None:
+            check_same_model(model, parts[key].rows, path)
     with error_context(", ".join(map(str, paths))):
         log = _join(list(parts.values()))
     return log if log.times is None else _without_repeats(log.take(np.argsort(log.times, kind="stable")))
@@ -218,3 +235,58 @@ def parse_duration(every: str) -> int:
     if not found or not int(found[1]):
         raise EbmcalError(f"--every: expected a number and m, h, d or w, such as 6h or 1d, got {every!r}.")
     return int(found[1]) * UNITS[found[2]]
+
+
+def find_reference(folder: Path, given: PathLike | Predictions | None, normalize: bool) -> tuple[Predictions, str]:
+    """The given reference, or predictions of the run (`REFERENCE_SPLITS`); and its name."""
+    if given is None:
+        rows, name = _run_predictions(folder)
+    else:
+        name = "the given reference" if isinstance(given, Predictions) else Path(given).name
+        rows = read_for_model(given, folder, normalize=normalize)
+        check_same_model(folder, rows, name)
+    if rows.meta.get("split") == "train":
+        raise EbmcalError(f"{name} holds training rows, on which the model is too accurate. Give held-out rows.")
+    if (n_labelled := _count_labelled(rows)) < MIN_ROWS:
+        raise EbmcalError(
+            f"{name}: expected at least {MIN_ROWS} labelled rows, got {n_labelled}. Give more labelled "
+            "predictions of the model: --reference FILE"
+        )
+    return rows, name
+
+
+def _run_predictions(folder: Path) -> tuple[Predictions, str]:
+    """The first split of the run with enough labelled rows, and its name with the reason if it is not the first one."""
+    paths = {split: predictions_of_model(folder, split) for split in REFERENCE_SPLITS}
+    found = {split: read_for_model(path, folder) for split, path in paths.items() if path is not None}
+    if not found:
+        raise EbmcalError(
+            f"{folder} is not in a run directory with predictions, so there is no reference. Give labelled predictions "
+            "of the model for typical texts: --reference FILE"
+        )
+    first = next(iter(found))
+    split = next((split for split, rows in found.items() if _count_labelled(rows) >= MIN_ROWS), first)
+    rows, temperature = found[split], folded_temperature(folder)
+    if temperature is not None and rows.logits is not None:  # predicted before the temperature was folded in
+        rows = rows.replace(logits=rows.logits / temperature)
+    if split == "out_of_fold":  # energies of other models have another scale
+        rows = rows.replace(energies=None)
+    why = f", as {REFERENCE_SPLITS[first]} has {_count_labelled(found[first])} labelled rows" if split != first else ""
+    return rows, f"{REFERENCE_SPLITS[split]}{why}"
+
+
+def _count_labelled(rows: Predictions) -> int:
+    return int((rows.labels >= 0).sum())
+
+
+def as_answered(rows: Predictions, folder: Path) -> Predictions:
+    """Logits with the model's calibrator applied; probabilities are what the model returned and stay as they are."""
+    return rows if rows.logits is None else calibrated(rows, read_calibrator(folder))
+
+
+def check_same_model(folder: Path, rows: Predictions, name: PathLike) -> None:
+    """Refuse predictions of another model; warn if they do not state their model."""
+    if differences := model_differences(rows.meta, folder):
+        raise EbmcalError(f"{name} was written by another model than {folder}: {differences}.")
+    if not rows.meta.keys() & {"model", "weights", *IDENTITY}:
+        warnings.warn(f"{name} does not state which model wrote it, so this was not checked.", stacklevel=3)

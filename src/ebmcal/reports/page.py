@@ -1,7 +1,7 @@
 """What reports are made of: `Table` (terminal, Markdown, LaTeX, JSON, HTML) and self-contained HTML pages.
 
-A `Page` has `Section`s, a section has paragraphs (str), `Table`s and other `Block`s. The template adds style and script;
-the page needs no network and no other file.
+A `Page` has `Section`s, a section has paragraphs (str), `Table`s and other `Block`s. The template adds style and
+script; the page needs no network and no other file.
 """
 
 import base64
@@ -292,7 +292,7 @@ class Picture(NamedTuple):
 class Block(NamedTuple):
     """A part of a section: the macro of `blocks.html.j2` that shows it, and what it shows.
 
-    note, code: a text; bullets: texts; commands: (purpose, command); facts: (name, value, detail); pictures: `Picture`s.
+    note, code: a text; bullets: texts; commands: (purpose, command); facts: (name, value, detail); pictures.
     """
 
     kind: str

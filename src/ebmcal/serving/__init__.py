@@ -1,7 +1,7 @@
 """A model behind HTTP: `ebmcal serve`, and the ASGI app for your own server.
 
-`server` is the process with its limits on connections, `app` has the routes, `schema` the forms of requests and
-responses, `service` queues texts in a `batcher`, computes the answers and logs them, `ui` is a web page.
+`server` is the process with its limits on connections, `app` has the routes with the types of requests and responses,
+`service` queues texts in a `batcher`, computes the answers and logs them, `ui` is a web page.
 """
 
 import importlib

@@ -1,4 +1,4 @@
-"""The ASGI app: routes for classification, models, health, metrics and the OpenAPI document.
+"""The ASGI app: routes for classification, models, health, metrics and the OpenAPI document, and their types.
 
 Bodies are read here instead of by FastAPI: the API key is checked before the first byte of the body is read, and
 reading stops at the limit. Every error response is `{"error": "…"}`.
@@ -6,27 +6,30 @@ reading stops at the limit. Every error response is `{"error": "…"}`.
 
 import asyncio
 import contextlib
+import functools
 import hmac
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
 from fastapi.security import HTTPBearer
 from prometheus_client import generate_latest
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError, create_model
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ebmcal import __version__
+from ebmcal.data.files import INK
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model
 from ebmcal.serving import Limits
-from ebmcal.serving.schema import Answers, ModelInfo, ModelList, Problem, State, parse_request, request_schema
+from ebmcal.serving.batcher import Text
 from ebmcal.serving.service import AnswerLog, Engine, Service
 from ebmcal.storage import PathLike
 
@@ -43,6 +46,117 @@ ERRORS = {
     503: "The server is shutting down, overloaded, or its worker died.",
     504: "The request took longer than the time limit.",
 }
+
+
+#: Mistakes in a body that pydantic describes less plainly.
+MESSAGES = {
+    "json_invalid": "Expected JSON in UTF-8 (without a byte order mark)",
+    "string_pattern_mismatch": "The text is empty",
+    "extra_forbidden": "Unknown field",
+}
+
+
+class Answer(BaseModel):
+    """The prediction for one text; a field is null if the model has no abstention rule for it."""
+
+    id: str | None = Field(description="Id of the row in the answer log; null without one.")
+    label: str = Field(description="The most probable class.")
+    confidence: float = Field(description="Its probability.")
+    probabilities: dict[str, float] = Field(description="Probability per class, after calibration.")
+    logits: dict[str, float] = Field(description="Logit per class, before calibration.")
+    energy: float = Field(description="Low = like the training data.")
+    decision: str | None = Field(description="answer or abstain.")
+    reason: str | None = Field(description="Why the rule abstains; empty if it answers.")
+    score: float | None = Field(description="The score that the decision is based on.")
+    is_ood: bool | None = Field(description="Whether the text is out-of-distribution (unlike the training data).")
+    ood_score: float | None = Field(description="The score behind is_ood; high = unlike the training data.")
+    ood_score_name: str | None = Field(description="Which score that is, for example knn or energy.")
+    ood_p_value: float | None = Field(description="p-value: share of calibration texts that are at least as extreme.")
+    label_set: list[str] | None = Field(description="Labels that contain the correct one at the fitted coverage.")
+    n_tokens: int = Field(description="Tokens that the model processed.")
+    is_truncated: bool = Field(description="Whether the text reached the maximum length, so its end may be ignored.")
+
+
+class Answers(BaseModel):
+    """One answer per input, in the same order."""
+
+    model: str
+    results: list[Answer]
+
+
+class ModelInfo(BaseModel):
+    """A served model."""
+
+    name: str
+    labels: list[str]
+    calibrator: str | None
+    folded_temperature: float | None = Field(description="Temperature contained in the weights of the last layer.")
+    energy: str = Field(description="The energy function: hidden, sharp-hidden, scalar, …")
+    is_energy_trained: bool = Field(description="Whether noise contrastive estimation trained the energy.")
+    max_length: int = Field(description="Maximum number of tokens; longer texts are truncated.")
+    is_pair: bool | None = Field(description="Whether inputs are pairs; null if unknown, then both are accepted.")
+    abstention: list[str] = Field(description="The guarantees of the abstention rule.")
+
+
+class ModelList(BaseModel):
+    """The served models; the first one answers requests that name none."""
+
+    models: list[ModelInfo]
+
+
+State = create_model("State", __doc__="ok, or what is wrong.", status=str)
+Problem = create_model("Problem", __doc__="What is wrong with a request and what to do.", error=str)
+
+
+@functools.cache
+def request_type(limits: Limits) -> type[BaseModel]:
+    """The body of `/v1/classify` within the limits of a server."""
+    config = ConfigDict(extra="forbid", strict=True, regex_engine="python-re")
+    text: Any = Annotated[str, StringConstraints(max_length=limits.max_characters, pattern=INK)]
+    pair: Any = create_model("Pair", __config__=config, text=(text, ...), text_pair=(text | None, None))
+    either: Any = Annotated[text, Tag("<text>")] | Annotated[pair, Tag("<pair>")]
+    several: Any = Annotated[
+        list[Annotated[either, Discriminator(_tag)]], Field(min_length=1, max_length=limits.max_texts), Tag("<list>")
+    ]
+    inputs: Any = Annotated[
+        either | several,
+        Discriminator(_tag),
+        Field(description="A text, a pair, or a list of texts and pairs."),
+    ]
+    model: Any = Annotated[str | None, Field(description="A name of /v1/models.")]
+    return create_model("Request", __config__=config, inputs=(inputs, ...), model=(model, None))
+
+
+def _tag(value: Any) -> str:
+    return "<pair>" if isinstance(value, dict) else "<list>" if isinstance(value, list) else "<text>"
+
+
+def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | None]:
+    """The texts and the model name in the body of `/v1/classify`. Errors never quote the body.
+
+    >>> parse_request(b'{"inputs": ["a", {"text": "b", "text_pair": "c"}]}', Limits())
+    (['a', ('b', 'c')], None)
+    >>> parse_request(b'{"inputs": ["a", 3]}', Limits())
+    Traceback (most recent call last):
+    ebmcal.errors.EbmcalError: inputs[1]: Input should be a valid string.
+    """
+    try:
+        body: Any = request_type(limits).model_validate_json(content)
+    except ValidationError as error:
+        raise EbmcalError(_problem(error)) from None
+    inputs = body.inputs if isinstance(body.inputs, list) else [body.inputs]
+    texts = [i if isinstance(i, str) else i.text if i.text_pair is None else (i.text, i.text_pair) for i in inputs]
+    return texts, body.model
+
+
+def _problem(error: ValidationError) -> str:
+    """The first mistake in a body, with its place."""
+    found = error.errors(include_input=False)[0]
+    place = [part for part in found["loc"] if not str(part).startswith("<")]
+    if found["type"] == "extra_forbidden":
+        place.pop()  # a name that the client chose
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
+    return f"{where or 'The body'}: {MESSAGES.get(found['type'], found['msg'])}."
 
 
 def create_app(
@@ -91,7 +205,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
     protected = require_key(service.api_key)
     errors = {status: {"model": Problem, "description": text} for status, text in ERRORS.items()}
     fails: dict[int | str, dict[str, Any]] = {503: {"model": State}}
-    body = {"required": True, "content": {"application/json": {"schema": request_schema(service.limits)}}}
+    schema = request_type(service.limits).model_json_schema(ref_template="#/components/schemas/{model}")
+    definitions = schema.pop("$defs")
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
 
     @app.post(
         "/v1/classify",
@@ -124,8 +240,9 @@ def _add_routes(app: FastAPI, service: Service) -> None:
 
     @app.get("/openapi.json", include_in_schema=False, **protected)
     async def openapi() -> Response:
-        app.openapi_schema = app.openapi_schema or get_openapi(title=app.title, version=app.version, routes=app.routes)
-        return JSONResponse(app.openapi_schema)
+        document = get_openapi(title=app.title, version=app.version, routes=app.routes)
+        document["components"]["schemas"] |= definitions
+        return JSONResponse(document)
 
 
 async def _classify(service: Service, content: bytes) -> dict[str, Any]:

@@ -31,9 +31,8 @@ from ebmcal.predictions.files import FileColumns, read_columns
 from ebmcal.selective import AbstentionRule
 from ebmcal.selective.ood import OOD_SCORES
 from ebmcal.selective.rule import SCORE_NAMES
-from ebmcal.serving.app import require_key, respond
+from ebmcal.serving.app import parse_request, require_key, respond
 from ebmcal.serving.batcher import Text
-from ebmcal.serving.schema import parse_request
 from ebmcal.serving.service import Service
 
 #: What the page may do: use files of this server and show a report in a frame.
