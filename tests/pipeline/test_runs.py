@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -147,11 +148,16 @@ def test_an_interrupted_cross_fitting_keeps_its_finished_folds(finished, encoder
         original(work, trial, rows, directory, title=title, curves=curves)
 
     monkeypatch.setattr(cross_fit, "train_model", interrupted)
+    monkeypatch.setattr("ebmcal.training.runtime.TIMED_STEPS", 2)
     arguments = {"test": test, "methods": "hidden", "folds": 3, "output": folder, **small_settings(encoder_dir)}
     with pytest.raises(Interrupted):
         ebmcal.run(train, **arguments)
     again = ebmcal.run(train, **arguments)
     assert [title[-1] for title in trained] == ["1", "2", "3", "3"]
+    times = [line[20:] for line in (folder / "log.txt").read_text().splitlines() if " time: about " in line]
+    first, second = times
+    assert re.fullmatch(r"time: about \d+ seconds?: 3 trainings of about \d+ seconds?", first)
+    assert re.fullmatch(r"time: about \d+ seconds?", second)
     a, b = (run.predictions("hidden", "out_of_fold") for run in (finished, again))
     np.testing.assert_array_equal(a.logits, b.logits)
 

@@ -35,7 +35,14 @@ from ebmcal.methods import find_method
 from ebmcal.modeling.packing import max_positions
 from ebmcal.modeling.pretrained import ENCODER_NOTES, check_encoder, is_causal, load_tokenizer
 from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise, parse_noise
-from ebmcal.pipeline.cross_fit import SPLIT, describe_cost, ensure_cross_fitted, find_label_issues, run_folds
+from ebmcal.pipeline.cross_fit import (
+    SPLIT,
+    describe_cost,
+    ensure_cross_fitted,
+    find_label_issues,
+    remaining_trainings,
+    run_folds,
+)
 from ebmcal.pipeline.probe import ensure_probed
 from ebmcal.pipeline.trials import ensure_predicted, ensure_trained
 from ebmcal.predictions import Predictions
@@ -45,7 +52,14 @@ from ebmcal.reports.plots import energy_histogram
 from ebmcal.run_dir import RunDir, Trial, read_card, update_card
 from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files, write_json, write_text
 from ebmcal.training import recipe
-from ebmcal.training.runtime import check_trackers, device_batch_size, is_main_process, main_process_first, use_bf16
+from ebmcal.training.runtime import (
+    DurationEstimate,
+    check_trackers,
+    device_batch_size,
+    is_main_process,
+    main_process_first,
+    use_bf16,
+)
 
 #: Label issues that are stored and reported, at most.
 MAX_LABEL_ISSUES = 200
@@ -67,6 +81,7 @@ class Workspace:
     reporter: Reporter
     ood: dict[str, Any] = field(default_factory=dict)  # name -> Dataset of texts from elsewhere
     noise: Noise | None = None
+    duration: DurationEstimate | None = None
 
     @property
     def trials(self) -> list[Trial]:
@@ -221,6 +236,8 @@ def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, An
         folds = run_folds(work)
         if folds is not None:
             reporter.info(describe_cost(folds))
+        costs = [relative_cost(work, trial) for trial in remaining_trainings(work, folds)]
+        work = replace(work, duration=DurationEstimate(costs, reporter))
         for trial in work.trials:
             ensure_trained(work, trial)
             if config.only is None and is_main_process():
@@ -230,6 +247,12 @@ def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, An
         if config.only is None and is_main_process():
             ensure_probed(work, folds)
             conclude(work)
+
+
+def relative_cost(work: Workspace, trial: Trial) -> float:
+    """The texts of a training step per data text."""
+    settings = work.settings
+    return 1 + (settings.noise_ratio / settings.noise_every if find_method(trial.method).uses_noise else 0)
 
 
 def conclude(work: Workspace) -> None:

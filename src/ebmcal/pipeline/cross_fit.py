@@ -79,6 +79,18 @@ def describe_cost(folds: np.ndarray) -> str:
     return f"cross-fitting: {kind}; training takes {n_held_out + 1} times as long as without{note}"
 
 
+def remaining_trainings(work: "Workspace", folds: np.ndarray | None) -> list[Trial]:
+    """The trial of each training that is not finished, in the order of the trainings."""
+    found = []
+    for trial in work.trials:
+        folder = work.directory.trial(trial)
+        is_folded = folds is None or work.directory.predictions(trial, SPLIT).is_file()
+        parts = [] if folds is None or is_folded else [folder / "folds" / str(i) for i in range(int(folds.max()) + 1)]
+        todo = [part for part in (folder, *parts) if not (part / "model" / "config.json").is_file()]
+        found += [trial for part in todo if not (part / "outputs.npz").is_file()]
+    return found
+
+
 def run_folds(work: "Workspace") -> np.ndarray | None:
     """The folds of a run; None if it has calibration rows and was not asked to cross-fit."""
     if work.config.only or (work.config.calibration != "cross-fit" and "calibration" in work.data.splits):

@@ -52,6 +52,8 @@ def train_model(
     start = time.monotonic()
     set_seed(trial.seed)
     trainer = make_trainer(work, trial, rows, directory, curves=curves)
+    if work.duration:
+        trainer.add_callback(work.duration)
     fit(trainer, title, work.reporter)
     trainer.card["training"] = _training_facts(trainer, time.monotonic() - start)
     if is_main_process():

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -19,7 +20,7 @@ from transformers import PrinterCallback, Trainer, TrainerCallback
 from transformers.integrations.integration_utils import INTEGRATION_TO_CALLBACK
 from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 
-from ebmcal.errors import EbmcalError, Interrupted, unknown_name
+from ebmcal.errors import EbmcalError, Interrupted, plural, unknown_name
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.progress import Reporter
 from ebmcal.storage import explain_disk_errors
@@ -43,6 +44,9 @@ print(min(seconds(torch.float32) for _ in range(3)) / min(seconds(torch.bfloat16
 #: bfloat16 is used by default if it is faster than float32 by this factor. Child processes find the measured one here.
 MIN_BF16_SPEEDUP = 1.2
 _BF16_VARIABLE = "EBMCAL_BF16_SPEEDUP"
+
+#: Steps of the first training from which the duration of all is estimated: several periods of `noise_every`.
+TIMED_STEPS = 12
 
 #: Written into a checkpoint once it is complete; a checkpoint without it was interrupted and is ignored.
 COMPLETE_FILE = "complete"
@@ -178,6 +182,41 @@ class _Progress(TrainerCallback):
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
         for name in {"loss", "noise_auroc"} & (logs or {}).keys():
             self.notes[name] = f"{name.replace('_auroc', ' AUROC')} {(logs or {})[name]:.3f}"
+
+
+class DurationEstimate(TrainerCallback):
+    """Reports once, after the first steps of the first training, about how long all trainings take.
+
+    `costs` are those of the trainings that are left, the current one first, relative to each other.
+    """
+
+    def __init__(self, costs: Sequence[float], reporter: Reporter) -> None:
+        self.costs, self.reporter, self.start = list(costs), reporter, (-1, 0.0)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        (first, since), now = self.start, time.monotonic()
+        if first < 0:  # the first step is slower
+            self.start = state.global_step, now
+        if not self.costs or first < 0 or state.global_step - first < TIMED_STEPS:
+            return
+        per_step = (now - since) / TIMED_STEPS
+        own = per_step * (state.max_steps - first + 1)
+        total = own + per_step * state.max_steps * sum(self.costs[1:]) / self.costs[0]
+        each = f": {len(self.costs)} trainings of about {_duration(total / len(self.costs))}" * (len(self.costs) > 1)
+        self.reporter.info(f"time: about {_duration(total)}{each}")
+        self.costs = []
+
+
+def _duration(seconds: float) -> str:
+    """A duration in the unit that fits.
+
+    >>> _duration(0.2), _duration(34), _duration(61), _duration(600), _duration(9000)
+    ('1 second', '30 seconds', '1 minute', '10 minutes', '2.5 hours')
+    """
+    if seconds < 55:
+        return plural(max(int(round(seconds, -1 if seconds > 10 else 0)), 1), "second")
+    n, unit = (round(seconds / 60), "minute") if seconds < 5400 else (round(seconds / 3600, 1), "hour")
+    return f"{n:g} {unit}{'s' * (n != 1)}"
 
 
 class _CompleteOrStop(TrainerCallback):
