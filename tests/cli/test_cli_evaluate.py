@@ -231,7 +231,7 @@ def test_other_labels_for_the_same_ids_are_rejected(files):
         (["base.csv", "--json", "."], "--json . is a directory"),
         (["unlabelled.csv"], "unlabelled.csv: No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "fit (--fit) of base.csv: No row has a label"),
-        (["base.csv", "--fit", "one.csv"], "fit (--fit) of base.csv: all rows have the label 'neu'"),
+        (["base.csv", "--fit", "one.csv"], "fit (--fit) of base.csv: all labels are 'neu'"),
     ],
 )
 def test_mistakes_are_explained(files, arguments, words):

@@ -235,7 +235,7 @@ def test_the_calibrator_must_not_be_evaluated_on_its_own_rows(both):
         ("base", {"calibrator": "temperature"}, r"needs fit \(--fit\)"),
         ("base", {"fit": {"bas": "base"}}, "Unknown name in fit 'bas'. Did you mean 'base'"),
         ("base", {"fit": "two"}, "has the classes no, yes, base has neg, neu, pos"),
-        ("base", {"fit": "one_label"}, "all rows have the label 'neu'"),
+        ("base", {"fit": "one_label"}, "all labels are 'neu'"),
         ("base", {"multilabel": True, "ensemble": True}, "ensemble .* not defined with several labels"),
         ("base", {"multilabel": True}, "read from files, got Predictions"),
     ],

@@ -98,7 +98,7 @@ def test_a_calibrator_that_cannot_be_fitted_leaves_the_rest():
     found = evaluate_trials(predictions, posthoc=["temperature"], n_resamples=10)
     assert set(found.results["calibrator"].dropna()) == {"temperature (train)"}
     assert list(found.meta["not_fitted"]) == ["temperature (dev)"]
-    assert "split calibration: all rows have the label 'yes'" in found.meta["not_fitted"]["temperature (dev)"]
+    assert "split calibration: all labels are 'yes'" in found.meta["not_fitted"]["temperature (dev)"]
 
 
 def test_trials_with_other_rows_are_neither_averaged_nor_compared():

@@ -67,7 +67,7 @@ def test_a_label_that_cannot_be_calibrated_does_not_stop_the_others(tmp_path):
     fit, *_ = write_multilabel(tmp_path / "fit.jsonl", seed=1)
     lines = [json.loads(line) for line in fit.read_text().splitlines()]
     fit.write_text("\n".join(json.dumps(row | {"label": [x for x in row["label"] if x == "food"]}) for row in lines))
-    with pytest.warns(UserWarning, match="Not calibrated: .*price: all rows have the label 'not price'"):
+    with pytest.warns(UserWarning, match="Not calibrated: .*price: all labels are 'not price'"):
         found = evaluate(path, fit=fit)
     assert {model for model, calibrator, _ in values(found) if calibrator} == {"food", "mean over 1 label"}
 

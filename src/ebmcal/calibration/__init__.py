@@ -17,14 +17,13 @@ from ebmcal.calibration.scaling import (
 from ebmcal.calibration.curves import Beta, HistogramBinning, Isotonic, Platt, ScalingBinning, Spline, VennAbers
 from ebmcal.calibration.leakage import LeakageWarning, check_held_out, logits_of
 from ebmcal.calibration.persistence import (
-    CalibrationResult, apply_to_file, calibrate_model, fit_on_file, folded_temperature, read_calibrator,
-    save_calibrator,
+    apply_to_file, folded_temperature, read_calibrator, read_held_out, save_calibrator,
 )  # fmt: skip
 
 __all__ = [
-    "CALIBRATORS", "Beta", "CalibrationResult", "Calibrator", "EnsembleTemperature", "FewRowsWarning",
+    "CALIBRATORS", "Beta", "Calibrator", "EnsembleTemperature", "FewRowsWarning",
     "HistogramBinning", "Isotonic", "LeakageWarning", "MatrixScaling", "Platt", "ScalingBinning", "Spline",
-    "TemperatureGrid", "TemperatureScaling", "VectorScaling", "VennAbers", "apply_to_file", "calibrate_model",
-    "check_held_out", "fit_on_file", "folded_temperature", "load_calibrator", "logits_of", "make_calibrator",
-    "read_calibrator", "save_calibrator",
+    "TemperatureGrid", "TemperatureScaling", "VectorScaling", "VennAbers", "apply_to_file",
+    "check_held_out", "folded_temperature", "load_calibrator", "logits_of", "make_calibrator",
+    "read_calibrator", "read_held_out", "save_calibrator",
 ]  # fmt: skip

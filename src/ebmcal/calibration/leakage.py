@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions, softmax
 from ebmcal.run_dir import predictions_of_model, read_card, weights_fingerprint
 from ebmcal.storage import PathLike
@@ -67,19 +67,23 @@ def logits_in(predictions: Predictions) -> np.ndarray:
 
 
 def check_held_out(
-    rows: Predictions, model_dir: PathLike, *, where: object = "These predictions", allow_mismatch: bool = False
+    rows: Predictions, model_dir: PathLike | None, *, where: object = "These predictions", allow_mismatch: bool = False
 ) -> Predictions:
     """The labelled rows that may be used to calibrate a model; an error for training rows and for another model's.
 
-    A few rows with training texts are left out with a warning. `allow_mismatch` only checks that there are two classes.
+    A few rows with training texts are left out with a warning. Without a model only the metadata are checked.
+    `allow_mismatch` only checks that there are two classes.
     """
-    rows, folder = rows.labelled(), Path(model_dir)
+    rows = rows.labelled()
     check_two_classes(rows, where)
     if allow_mismatch:
         return rows
     hint = "Pass the model's predictions for rows that are not in its training file."
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{where}: predictions for training rows, on which the model is too often right. {hint}")
+    if model_dir is None:
+        return rows
+    folder = Path(model_dir)
     if differences := model_differences(rows.meta, folder):
         raise EbmcalError(f"{where}: predictions of another model ({differences}). {hint}")
     if rows.meta.get("split") == "out_of_fold":  # training rows, predicted by models that were not trained on them
@@ -102,7 +106,8 @@ def check_held_out(
 
 def check_two_classes(rows: Predictions, where: object) -> None:
     """Raise if all labelled rows have the same label."""
-    seen = np.unique(rows.labels)
+    with error_context(where):
+        seen = np.unique(rows.labelled().labels)
     if len(seen) < 2:
         raise EbmcalError(
             f"{where}: all labels are {rows.label_names[seen[0]]!r}, so a calibrator would predict only that class. "

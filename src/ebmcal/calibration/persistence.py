@@ -1,7 +1,7 @@
 """A calibrator stored with a model: in `ebmcal.json` (entry "calibrator"), or folded into the last layer.
 
-`calibrate_model` fits one on held-out predictions and stores it, as `ebmcal calibrate` does. `read_calibrator` is what
-everything that loads a model asks for.
+`save_calibrator` stores one, `read_calibrator` is what everything that loads a model asks for. `read_held_out` reads
+predictions that a calibrator or an abstention rule may be fitted on.
 
 Folding divides weight and bias of the last layer by T, so that its logits are f(x)/T. T is also written into the header
 of the same safetensors file: weights and the record that they were divided are replaced in one step. Reading the record
@@ -11,15 +11,13 @@ needs neither torch nor safetensors, folding needs both.
 """
 
 import json
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ebmcal.calibration.base import Calibrator, calibrator_from_json, make_calibrator
-from ebmcal.calibration.leakage import check_held_out, check_two_classes, logits_in
+from ebmcal.calibration.base import Calibrator, calibrator_from_json
+from ebmcal.calibration.leakage import check_held_out
 from ebmcal.calibration.scaling import TemperatureScaling
 from ebmcal.errors import EbmcalError, error_context, require_extra
-from ebmcal.metrics import nll
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import FileColumns, read_columns, write_columns
 from ebmcal.run_dir import CARD_FILE, read_card, recommended_model, update_card
@@ -31,49 +29,6 @@ RECORD = "ebmcal_folded_temperature"
 LAST_LAYERS = ("classifier.out_proj", "classification_head.out_proj", "logits_proj", "classifier", "score")
 _CLASS_PREFIXES = ("prob_", "logit_")
 _WITHOUT_FOLD = "Without --fold the calibrator is stored next to the model and applied by ebmcal."
-
-
-@dataclass(frozen=True)
-class CalibrationResult:
-    """A fitted and stored calibrator, and the negative log-likelihood of its fitting rows before and after."""
-
-    calibrator: Calibrator
-    n_rows: int
-    nll_before: float
-    nll_after: float
-    folded: tuple[str, ...] = ()  # the tensors that were divided by the temperature
-
-
-def calibrate_model(
-    model_dir: PathLike,
-    predictions: Predictions | PathLike,
-    calibrator: str | Calibrator = "temperature",
-    *,
-    fold: bool = False,
-    allow_mismatch: bool = False,
-    normalize: bool = False,
-) -> CalibrationResult:
-    """Fit a calibrator on a model's predictions for labelled rows it was not trained on, and store it with the model.
-
-    `calibrator` is one, or a name with optional settings, as in "scaling-binning:n_bins=15"; `fold` divides the last
-    layer by the temperature instead. `allow_mismatch` accepts predictions for training rows or of another model;
-    `normalize` is for rounded probabilities. Works without torch.
-
-        calibrate_model("model", "calibration.parquet", "temperature")
-    """
-    unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
-    if fold:
-        _check_foldable(unfitted)
-    rows = read_held_out(predictions, model_dir, allow_mismatch=allow_mismatch, normalize=normalize)
-    fitted = unfitted.fit_predictions(rows)
-    folded = save_calibrator(model_dir, fitted, fold=fold)
-    return CalibrationResult(fitted, rows.n_rows, *nll_before_and_after(fitted, rows), folded)
-
-
-def nll_before_and_after(fitted: Calibrator, rows: Predictions) -> tuple[float, float]:
-    """The NLL of labelled rows without and with a calibrator."""
-    calibrated = fitted.predict_proba(logits_in(rows))
-    return nll(rows.labels, probs=rows.probs), nll(rows.labels, probs=calibrated)
 
 
 def save_calibrator(model_dir: PathLike, calibrator: Calibrator, *, fold: bool = False) -> tuple[str, ...]:
@@ -88,7 +43,9 @@ def save_calibrator(model_dir: PathLike, calibrator: Calibrator, *, fold: bool =
     if not fold:
         update_card(folder, calibrator=value, abstention=rule if is_same else None)
         return ()
-    temperature = _check_foldable(calibrator).temperature_
+    if not isinstance(calibrator, TemperatureScaling):
+        raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
+    temperature = calibrator.temperature_
     # First the removal: a process that dies in between leaves a model without a calibrator, never one applied twice.
     update_card(folder, calibrator=None, abstention=None)
     names = fold_temperature(folder, temperature, calibrator.n_classes_)
@@ -122,18 +79,25 @@ def check_model_dir(model_dir: PathLike) -> Path:
 
 
 def read_held_out(
-    predictions: Predictions | PathLike, model_dir: PathLike, *, allow_mismatch: bool = False, normalize: bool = False
+    predictions: Predictions | PathLike,
+    model_dir: PathLike | None,
+    *,
+    allow_mismatch: bool = False,
+    normalize: bool = False,
 ) -> Predictions:
-    """Labelled, uncalibrated, held-out predictions of a model, with its classes in its order; an error otherwise."""
-    folder = check_model_dir(model_dir)
+    """Labelled, held-out predictions; of a model they are uncalibrated and have its classes in its order.
+
+    `allow_mismatch` accepts predictions for training rows or of another model; `normalize`: of rounded probabilities.
+    """
     where = "These predictions" if isinstance(predictions, Predictions) else predictions
+    folder = None if model_dir is None else check_model_dir(model_dir)
     rows = read_for_model(predictions, folder, normalize=normalize)
-    if rows.meta.get("calibrator"):
-        raise EbmcalError(f"{where}: already calibrated. Predict again with --raw (calibrated=False).")
     with error_context(where):
         rows = rows.labelled()
-    folded = folded_temperature(folder)
-    if rows.meta.get("folded_temperature") != folded:
+    if folder is not None and rows.meta.get("calibrator"):
+        raise EbmcalError(f"{where}: already calibrated. Predict again with --raw (calibrated=False).")
+    folded = None if folder is None else folded_temperature(folder)
+    if folder is not None and rows.meta.get("folded_temperature") != folded:
         raise EbmcalError(
             f"The last layer of {folder} is divided by a temperature of {folded or 1:.4g}, but the predictions are not "
             "of the model in that state; a temperature would be applied twice. Predict again with this model."
@@ -141,9 +105,9 @@ def read_held_out(
     return check_held_out(rows, folder, where=where, allow_mismatch=allow_mismatch)
 
 
-def read_for_model(predictions: Predictions | PathLike, folder: Path, *, normalize: bool = False) -> Predictions:
-    """Predictions with the classes of a model in its order."""
-    names = label_names(folder)
+def read_for_model(predictions: Predictions | PathLike, folder: Path | None, *, normalize: bool = False) -> Predictions:
+    """Predictions with the classes of a model, if there is one, in its order."""
+    names = None if folder is None else label_names(folder)
     if isinstance(predictions, Predictions):
         return predictions if names is None else predictions.reorder(names)
     return Predictions.read(predictions, label_names=names, normalize=normalize)
@@ -158,12 +122,6 @@ def label_names(model_dir: Path) -> list[str] | None:
     except (AttributeError, TypeError, ValueError) as error:
         raise EbmcalError(f"{model_dir / 'config.json'} is not the config of a classifier: {error}.") from error
     return None if not names or names == [f"LABEL_{i}" for i in range(len(names))] else names
-
-
-def _check_foldable(calibrator: Calibrator) -> TemperatureScaling:
-    if not isinstance(calibrator, TemperatureScaling):
-        raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
-    return calibrator
 
 
 def folded_temperature(model_dir: PathLike) -> float | None:
@@ -236,22 +194,6 @@ def _find_last_layer(model_dir: PathLike) -> tuple[Path, list[str]]:
                     return path, [name, bias] if bias in header else [name]
     names = ", ".join(f"{name}.weight" for name in LAST_LAYERS)
     raise EbmcalError(f"No last layer found in {model_dir}: no tensor is called {names}. {_WITHOUT_FOLD}")
-
-
-def fit_on_file(
-    calibrator: Calibrator, path: PathLike, *, normalize: bool = False, allow_mismatch: bool = False
-) -> Predictions:
-    """Fit a calibrator on the labelled rows of a prediction file; returns these rows."""
-    with error_context(path):
-        rows = Predictions.read(path, normalize=normalize).labelled()
-        check_two_classes(rows, "These predictions")
-        if rows.meta.get("split") == "train" and not allow_mismatch:
-            raise EbmcalError(
-                "Predictions for training rows, on which the model is too often right. Pass held-out rows, or "
-                "--allow-mismatch."
-            )
-        calibrator.fit_predictions(rows)
-    return rows
 
 
 def apply_to_file(

@@ -42,7 +42,7 @@ def calibrate(
     overwrite: bool = OVERWRITE,
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
-    from ebmcal.calibration import apply_to_file, load_calibrator
+    from ebmcal.calibration import apply_to_file, load_calibrator, make_calibrator, read_held_out
     from ebmcal.calibration.persistence import check_model_dir
 
     if sum(option is not None for option in (predictions, data, load)) != 1:
@@ -58,12 +58,14 @@ def calibrate(
     check_outputs({"--save": save, "--output": output}, [predictions, data, load, apply], overwrite=overwrite)
     if load is not None:
         fitted = load_calibrator(load)
-    elif model is None:
-        fitted = _fit_files(calibrator, predictions, allow_mismatch, normalize)
     else:
-        model = check_model_dir(model)
-        rows = _rows(model, predictions, data, label_column)
-        fitted = _fit_model(model, rows, calibrator, fold, allow_mismatch, normalize)
+        unfitted, model = make_calibrator(calibrator), None if model is None else check_model_dir(model)
+        source = _rows(model, predictions, data, label_column)
+        rows = read_held_out(source, model, allow_mismatch=allow_mismatch, normalize=normalize)
+        fitted = unfitted.fit_predictions(rows)
+        _print_fit(fitted, rows)
+        if model is not None:
+            _store(model, fitted, fold)
     if save is not None:
         fitted.save(save)
         typer.echo(f"Calibrator written to {save}.")
@@ -83,32 +85,19 @@ def _rows(model: Path | None, predictions: Path | None, data: Path | None, label
     return load(model).predict(data, label_column=label_column, calibrated=False, progress=None)
 
 
-def _fit_files(name: str, path: Path | None, allow_mismatch: bool, normalize: bool) -> "Calibrator":
-    from ebmcal.calibration import fit_on_file, make_calibrator
-    from ebmcal.calibration.persistence import nll_before_and_after
-
-    assert path is not None  # one of --predictions, --data and --load, and only the first without a model
-    fitted = make_calibrator(name)
-    rows = fit_on_file(fitted, path, normalize=normalize, allow_mismatch=allow_mismatch)
-    _print_fit(fitted, rows.n_rows, *nll_before_and_after(fitted, rows))
-    return fitted
-
-
-def _fit_model(
-    model: Path, rows: "Predictions | Path", name: str, fold: bool, allow_mismatch: bool, normalize: bool
-) -> "Calibrator":
-    from ebmcal.calibration import calibrate_model
+def _store(model: Path, fitted: "Calibrator", fold: bool) -> None:
+    """Store a calibrator with its model and print what changed."""
+    from ebmcal.calibration import save_calibrator
     from ebmcal.reports.model_card import write_model_card
     from ebmcal.run_dir import CARD_FILE, read_card
 
     before = read_card(model)
-    done = calibrate_model(model, rows, name, fold=fold, allow_mismatch=allow_mismatch, normalize=normalize)
-    _print_fit(done.calibrator, done.n_rows, done.nll_before, done.nll_after)
+    folded = save_calibrator(model, fitted, fold=fold)
     if isinstance(before.get("calibrator"), dict):
         typer.echo(f"Replaced the calibrator {before['calibrator'].get('calibrator')}.")
-    if done.folded:
+    if folded:
         typer.echo(
-            f"Divided {' and '.join(done.folded)} by the temperature: the model's own probabilities are calibrated "
+            f"Divided {' and '.join(folded)} by the temperature: the model's own probabilities are calibrated "
             "now, also without ebmcal."
         )
     else:
@@ -120,12 +109,15 @@ def _fit_model(
             write_model_card(model)
         except EbmcalError as error:  # the calibrator is already stored
             typer.echo(f"Note: README.md of the model was not updated. {error}", err=True)
-    return done.calibrator
 
 
-def _print_fit(fitted: "Calibrator", n_rows: int, before: float, after: float) -> None:
+def _print_fit(fitted: "Calibrator", rows: "Predictions") -> None:
+    from ebmcal.calibration.leakage import logits_in
+    from ebmcal.metrics import nll
+
+    before, after = nll(rows.labels, probs=rows.probs), nll(rows.labels, probs=fitted.predict_proba(logits_in(rows)))
     note = f" ({fitted.note})" if fitted.note else ""
-    typer.echo(f"{fitted.name}{note} fitted on {n_rows:,} rows: NLL {before:.4f} → {after:.4f} on these rows.")
+    typer.echo(f"{fitted.name}{note} fitted on {rows.n_rows:,} rows: NLL {before:.4f} → {after:.4f} on these rows.")
 
 
 def abstain(

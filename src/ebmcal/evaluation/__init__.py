@@ -18,13 +18,13 @@ import numpy as np
 
 from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
+from ebmcal.calibration.leakage import check_two_classes
 from ebmcal.errors import EbmcalError, error_context, unknown_name
 from ebmcal.evaluation.results import (
     Estimates,
     Evaluation,
     Record,
     Settings,
-    check_two_classes,
     comparison_records,
     detection_records,
     differences,

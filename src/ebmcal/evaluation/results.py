@@ -15,7 +15,8 @@ import numpy as np
 
 from ebmcal.advice import confidence_gap
 from ebmcal.calibration import Calibrator, FewRowsWarning, LeakageWarning, make_calibrator
-from ebmcal.errors import EbmcalError, error_context
+from ebmcal.calibration.leakage import check_two_classes
+from ebmcal.errors import EbmcalError
 from ebmcal.metrics import (
     DEFAULT_METRICS,
     HEADLINE_METRICS,
@@ -321,16 +322,6 @@ def differences(model: str, comparisons: Iterable[Record]) -> str:
                 size
             )
     return "".join(f" {effect}: {', '.join(sizes)} (lower is better)." for effect, sizes in found.items())
-
-
-def check_two_classes(rows: Predictions, name: str) -> None:
-    """Raise if all labels are the same: a calibrator would learn to predict only that class."""
-    with error_context(name):
-        seen = np.unique(rows.labelled().labels)
-        if len(seen) < 2:
-            raise EbmcalError(
-                f"all rows have the label {rows.label_names[seen[0]]!r}. Pass rows of at least two classes."
-            )
 
 
 def evaluate_trials(
