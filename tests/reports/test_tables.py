@@ -126,6 +126,11 @@ def test_noise_floor_and_bins_are_in_the_notes():
     assert "(dev): calibrator fitted on calibration rows." in tables.summary_table(two_methods()).notes
     single = make_evaluation(make_results({("a", None, None): HIDDEN}, n_rows=1))
     assert tables.summary_table(single).notes[0] == "Measured on 1 test row."
+    run = make_evaluation(rows, advice={"rows": "out-of-fold", "n_rows": 270})
+    assert "The recommendation was made on 270 out-of-fold rows" in tables.summary_table(run).notes[0]
+    binned = make_evaluation(make_results({("a", None, "scaling-binning (dev)"): HIDDEN}))
+    assert tables.BINNING_NOTE in tables.summary_table(binned).notes
+    assert tables.BINNING_NOTE not in tables.summary_table(single).notes
     assert "by chance about 0.012 (class-wise), 0.012 (top-label)" in notes
 
 

@@ -49,6 +49,10 @@ COMPARISON_NOTE = (
     "Difference: model minus reference on the same {test_set} rows, with 95% interval. p: how likely a difference of "
     "this size is if the models are equally good. p (Holm): adjusted for the number of tests in this table."
 )
+BINNING_NOTE = (
+    "scaling-binning: the paper's second calibrator, for comparison; it replaces probabilities by the means of bins, "
+    "which needs many rows. It is never recommended."
+)
 DETECTION_NOTE = (
     "AUROC: how well a score separates test texts from other texts; 0.5 is guessing, higher is better. FPR: share of "
     "other texts accepted by a threshold that accepts 95% of the test texts; lower is better."
@@ -199,11 +203,17 @@ def _summary_notes(
     n_rows, n_seeds = (0 if value != value else int(value) for value in found[["n_rows", "n_seeds"]].max())
     name = plural(n_rows, "test row") if test_set == "test" else f"{plural(n_rows, 'row')} of {test_set}"
     notes = [f"Measured on {name}{f', mean of {n_seeds} seeds' if n_seeds > 1 else ''}."]
+    advice = evaluation.meta.get("advice")
+    if isinstance(advice, Mapping) and isinstance(advice.get("n_rows"), int) and advice["n_rows"]:
+        chosen = plural(advice["n_rows"], f"{advice.get('rows')} row")
+        notes[0] += f" The recommendation was made on {chosen}, so the numbers in its sentences differ."
     if verbose and found["low"].notna().any():
         notes.append("In brackets: 95% intervals.")
     ends = [end for end in FITTED_ON if any(calibrator.endswith(end) for _, calibrator in keys)]
     if ends:
         notes.append("; ".join(f"{end}: calibrator fitted on {FITTED_ON[end]}" for end in ends) + ".")
+    if any(calibrator.startswith("scaling-binning") for _, calibrator in keys):
+        notes.append(BINNING_NOTE)
     binned, floors = [metric for metric in metrics if metric.startswith(("ece", "mce"))], []
     for metric in binned:
         floor = found.xs(metric, level="metric")["noise_floor"].dropna()
