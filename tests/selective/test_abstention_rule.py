@@ -7,10 +7,9 @@ import pytest
 
 from ebmcal import AbstentionRule, EbmcalError, Predictions, TemperatureScaling, fit_abstention
 from ebmcal.selective import SCORES
-from ebmcal.selective.fitting import least_rows_of_sets
 from ebmcal.selective.ood import cut_offs, p_values, rank_texts
 from ebmcal.selective.risk_control import counts, find_threshold, least_rows, split_rows
-from ebmcal.selective.rule import prediction_sets
+from ebmcal.selective.rule import LabelSets
 
 NAMES = ("bad", "good")
 
@@ -28,7 +27,6 @@ def rows(n=400, seed=0, **changes):
 
 
 def test_least_rows_by_hand():
-    assert least_rows_of_sets(0.9) == 9
     for max_error, n_test in ((0.05, 45), (0.1, 22)):  # 0.95^45 = 0.0994, 0.95^44 = 0.1047
         n = least_rows(max_error, 0.9)
         assert [len(split_rows(m)[1]) for m in (n - 1, n)] == [n_test - 1, n_test]
@@ -86,8 +84,9 @@ def test_ood_texts_are_not_answered_unless_asked_for():
 
 def test_p_values_and_sets_by_hand():
     assert p_values(np.array([[1.0]]), (np.array([1.0, 1.0, 2.0]),))[0].tolist() == [1.0]  # ties count against
-    inside = prediction_sets(np.array([[0.5, 0.3, 0.2]]), np.array([0.4, 0.75, 0.75]))
-    assert inside.tolist() == [[True, True, False]]  # the most probable label always is
+    rule = AbstentionRule(("a", "b", "c"), 99, sets=LabelSets("split", 0.9, (0.4, 0.75, 0.75)))
+    found = rule.apply(Predictions([-1], ("a", "b", "c"), probs=[[0.5, 0.3, 0.2]]))
+    assert found.label_sets == [("a", "b")]  # the most probable label always is in the set
 
 
 @pytest.mark.parametrize("n", [19, 20, 57, 1000])

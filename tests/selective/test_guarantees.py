@@ -26,7 +26,7 @@ KINDS = ("plain", "ties", "three classes", "imbalanced")
 @pytest.fixture(autouse=True)
 def quick_refusals(monkeypatch):
     """Without the simulation of how many rows would be enough."""
-    monkeypatch.setattr("ebmcal.selective.fitting.refusal", lambda *arguments: EbmcalError("too few rows"))
+    monkeypatch.setattr("ebmcal.selective.refusal", lambda *arguments: EbmcalError("too few rows"))
 
 
 @functools.cache

@@ -101,7 +101,7 @@ def test_the_default_score_is_combined_if_the_training_texts_are_known(original,
 
 
 def test_too_few_rows_are_reported_before_distances_are_measured(original, model_dir, monkeypatch):
-    monkeypatch.setattr("ebmcal.selective.fitting.measure_distances", lambda *arguments: pytest.fail("measured"))
+    monkeypatch.setattr("ebmcal.selective.measure_distances", lambda *arguments: pytest.fail("measured"))
     with pytest.raises(EbmcalError, match="60 rows do not support an error of at most 0.01"):
         fit_abstention(original / "held_out.parquet", model=model_dir, max_error=0.01, training=TRAINING)
 

@@ -147,8 +147,7 @@ def abstain(
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
     from ebmcal.calibration.persistence import check_model_dir
     from ebmcal.run_dir import CARD_FILE
-    from ebmcal.selective import fit_abstention, save_rule
-    from ebmcal.selective.fitting import predictions_for_rule
+    from ebmcal.selective import fit_abstention, predictions_for_rule, save_rule
 
     if (predictions is None) == (data is None):
         raise EbmcalError("Pass exactly one of --predictions and --data (labelled texts, predicted first).")

@@ -23,7 +23,7 @@ from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import read_columns
 from ebmcal.run_dir import predictions_of_model
-from ebmcal.selective.fitting import calibrated
+from ebmcal.selective import calibrated
 from ebmcal.storage import PathLike, file_checksum
 
 #: Rows a window needs to be tested, and a reference to compare with.

@@ -58,13 +58,6 @@ class LabelSets:
     limits: tuple[float, ...]  # of 1 − P(y|x), for each class
 
 
-def prediction_sets(probs: np.ndarray, limits: np.ndarray) -> np.ndarray:
-    """Which labels are in each set [n, C]; the most probable one always is, which can only add coverage."""
-    inside = 1.0 - probs <= limits
-    inside[np.arange(len(probs)), probs.argmax(axis=1)] = True
-    return inside
-
-
 @dataclass(frozen=True, eq=False)
 class Decisions:
     """What a rule decides for n rows; None for parts that the rule does not have.
@@ -209,7 +202,9 @@ class AbstentionRule:
     def _label_sets(self, probs: np.ndarray) -> list[tuple[str, ...]] | None:
         if self.sets is None:
             return None
-        inside, order = prediction_sets(probs, np.array(self.sets.limits)), np.argsort(-probs, axis=1, kind="stable")
+        order = np.argsort(-probs, axis=1, kind="stable")
+        inside = 1.0 - probs <= np.array(self.sets.limits)
+        np.put_along_axis(inside, order[:, :1], True, axis=1)  # the most probable label, which can only add coverage
         return [tuple(self.label_names[c] for c in by if row[c]) for row, by in zip(inside, order, strict=True)]
 
     def _check_same(self, predictions: Predictions) -> None:
