@@ -62,20 +62,13 @@ def test_class_names(classes, names):
     assert rows["text_pair"][:] == ["b"] * 3
 
 
-def test_digits_as_strings_keep_the_order_of_classes(encoder_dir):
-    labels = np.where(LABELS == "bad", "10", "2")
-    pairs = [(text, "and more") for text in TEXTS]
-    digits = make(encoder_dir, method="baseline").fit(pairs, labels)
-    assert digits.classes_.tolist() == ["10", "2"]
-    assert digits.model_.label_names == ("10", "2")
-    assert set(digits.predict(pairs)) <= {"10", "2"}
-
-
-def test_labels_of_any_type(encoder_dir):
-    numbers = make(encoder_dir, method="baseline").fit(np.array(TEXTS), np.where(LABELS == "bad", 10, 2))
-    assert numbers.classes_.tolist() == [2, 10]
-    assert numbers.model_.label_names == ("2", "10")
-    assert set(numbers.predict(TEXTS)) <= {2, 10}
+@pytest.mark.parametrize(("bad", "other", "classes"), [("10", "2", ["10", "2"]), (10, 2, [2, 10])])
+def test_labels_of_any_type_keep_the_order_of_classes(encoder_dir, bad, other, classes):
+    labels, pairs = np.where(LABELS == "bad", bad, other), [(text, "and more") for text in TEXTS]
+    fitted = make(encoder_dir, method="baseline").fit(pairs, labels)
+    assert fitted.classes_.tolist() == classes
+    assert fitted.model_.label_names == tuple(map(str, classes))
+    assert set(fitted.predict(pairs)) <= set(classes)
 
 
 def test_it_pickles_with_its_model(fitted):

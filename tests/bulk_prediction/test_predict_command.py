@@ -136,16 +136,6 @@ def test_mistakes_are_reported_before_a_model_is_loaded(arguments, words, table,
     assert (table / "there.csv").read_text() == "mine"
 
 
-def test_strict_and_bad_input_exit_with_1(table, folder, run):
-    (table / "bad.csv").write_text('text\nfine\n""\n')
-    assert run(folder, table / "bad.csv", "-o", table / "out.csv")[0] == 0
-    code, _, err = run(folder, table / "bad.csv", "-o", table / "strict.csv", "--strict")
-    assert (code, "line 3: 'text' is empty" in err) == (1, True)
-    (table / "all.csv").write_text("text,x\n,1\n,2\n")
-    code, _, err = run(folder, table / "all.csv", "-o", table / "none.csv")
-    assert (code, "no row could be used" in err) == (1, True)
-
-
 @pytest.mark.slow
 def test_a_pipe_that_is_closed_early(folder, table):
     command = f"{sys.executable} -m ebmcal predict {folder} {table / 'new.csv'} | head -n 1"

@@ -95,14 +95,6 @@ def test_standard_input_resumes_only_with_the_same_rows(tmp_path, model, calls, 
     assert [row["energy"] for row in read(tmp_path / "out.jsonl")] == pytest.approx(expected.tolist(), abs=1e-5)
 
 
-def test_a_row_inserted_at_the_start_moves_every_chunk(table, model, calls):
-    interrupt(model, table / "new.csv", table / "out.jsonl")
-    header, *rows = (table / "new.csv").read_text().splitlines(keepends=True)
-    (table / "new.csv").write_text("".join([header, "k99,a joy,none\n", *rows]))
-    assert predict_file(model, table / "new.csv", table / "out.jsonl").n_reused == 0
-    assert [row["id"] for row in read(table / "out.jsonl")] == [str(i) for i in range(N_ROWS + 1)]
-
-
 def test_other_settings_start_from_the_beginning(table, model, calls):
     interrupt(model, table / "new.csv", table / "out.csv")
     done = predict_file(model, table / "new.csv", table / "out.csv", calibrated=False)

@@ -81,8 +81,3 @@ def test_a_chunk_that_kills_every_worker_ends_the_job_which_resumes(table, model
     assert done.n_reused >= 6
     predict_file(model, table / "new.csv", table / "local.csv")
     assert (table / "ray.csv").read_bytes() == (table / "local.csv").read_bytes()
-
-
-def test_an_address_without_a_cluster(table, model):
-    with pytest.raises(EbmcalError, match="Nothing answers at the Ray address"):
-        predict_file(model, table / "new.csv", table / "ray.csv", engine="ray", ray_address="127.0.0.1:9")

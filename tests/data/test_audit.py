@@ -1,20 +1,14 @@
 """The data audit: everything irregular is counted, and each message says what was found and what was done."""
 
-import csv
 import json
 
 import pytest
 
 from ebmcal import EbmcalError
 from ebmcal.data import DataConfig, as_dataset, audit_messages, load_task
+from small_runs import write_csv
 
 pytest.importorskip("datasets")
-
-
-def write_csv(path, rows, header=("text", "label")):
-    with open(path, "w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows([header, *rows])
-    return path
 
 
 def messages(rows, tmp_path, **options):

@@ -1,12 +1,9 @@
 """Bad input: each mistake is refused before any work, with a message that says what is wrong and what to do."""
 
 import json
-import re
 import subprocess
 import sys
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from ebmcal.data import DataConfig, load_task
@@ -36,20 +33,18 @@ def folder(tmp_path):
         "notes.docx": "hello",
         "nosuffix": "text,label\nx,a\n",
         "columns.csv": "id,words,label\n1,b,c\n",
-        "twice.csv": "text,label,label\nx,a,b\n",
+        "txt.csv": GOOD.replace("text,label", "txt,label"),
+        "upper_case.csv": "TEXT,LABEL\nx,a\n",
+        "lable.csv": "text,lable\nx,a\n",
+        "semicolons.csv": "text;Labels\nx;a\n",
         "empty.jsonl": "",
         "blank.jsonl": "\n \n",
-        "list.jsonl": "[1]\n",
-        "nested.jsonl": '{"text": {"a": 1}, "label": 1}\n',
-        "unicode.csv": "text,label\n".encode("utf-16"),
         "header_quote.csv": '"text"x,label\na,b\n',
-        "fake.parquet": "PAR1 not really PAR1",
         "parquet.csv": "PAR1 not really a CSV",
         "packed.parquet.gz": "x",
     }
     for name, content in files.items():
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    pq.write_table(pa.table({"text": [["a"], ["b"]], "label": [0, 1]}), tmp_path / "nested.parquet")
     (tmp_path / "GLUE" / "RTE").mkdir(parents=True)
     (tmp_path / "GLUE" / "RTE" / "train.tsv").write_text("index\tsentence1\tsentence2\tlabel\n0\ta\tb\tentailment\n")
     (tmp_path / "folder.csv").mkdir()
@@ -58,8 +53,6 @@ def folder(tmp_path):
 
 CASES = [
     ({}, "No data given"),
-    ({"task": "rtee"}, "Did you mean 'rte'"),
-    ({"task": "stsb"}, "regression"),
     ({"task": "rte"}, "Where is rte.*RTE/train.tsv, or hub"),
     ({"task": "clinc150"}, "Where is clinc150.*intents/clinc150_train.csv.$"),
     ({"task": "clinc150", "hub": True}, "not available from the hub"),
@@ -93,7 +86,10 @@ CASES = [
     ({"train": "train.csv", "label_column": "text"}, "'text' was given twice, also as label_column"),
     ({"train": "train.csv", "id_column": "idd"}, "Unknown column 'idd'.*with id_column"),
     ({"train": "columns.csv"}, "Unknown column 'text'. Available: id, words, label. Name the right one with text_col"),
-    ({"train": "twice.csv"}, "2 columns are named 'label'"),
+    ({"train": "txt.csv"}, "Unknown column 'text'. Did you mean 'txt'. Available: txt, label. Name the right one"),
+    ({"train": "upper_case.csv"}, "Unknown column 'text'. Did you mean 'TEXT'"),
+    ({"train": "lable.csv"}, "Unknown column 'label'. Did you mean 'lable'"),
+    ({"train": "semicolons.csv"}, "Unknown column 'label'. Did you mean 'Labels'"),
     ({"train": "one_class.csv"}, "have the class 'a'; expected at least two"),
     ({"train": "mixed.csv"}, "mix numbers .'1', '2'. and names .'good'"),
     ({"train": "no_labels.csv"}, "train data .*no_labels.csv: No row has a label"),
@@ -110,12 +106,6 @@ CASES = [
     ({"train": "train.csv", "test": "trian.csv"}, "test data: .*does not exist"),
     ({"train": "train.csv", "test": "header_only.csv"}, "test data .*no rows to read"),
     ({"train": "train.csv", "max_train_rows": 1}, "1 row cannot hold 2 classes"),
-    ({"train": "train.csv", "encoding": "utf-9"}, "Unknown encoding 'utf-9'"),
-    ({"train": "list.jsonl"}, "line 1: a JSON list"),
-    ({"train": "nested.jsonl"}, "nested.jsonl: Column 'text' has an object at line 1"),
-    ({"train": "nested.parquet"}, "Column 'text' has a list at row 0"),
-    ({"train": "fake.parquet"}, "not a complete Parquet file"),
-    ({"train": "unicode.csv"}, "not UTF-8"),
     ({"train": "parquet.csv"}, "it looks like UTF-16 or a binary file"),
     ({"train": "header_quote.csv"}, "header line has unmatched quotes"),
 ]
@@ -142,27 +132,8 @@ def test_pairs_and_single_texts_cannot_be_mixed(folder):
         load_task(DataConfig(train=pairs, test=folder / "train.csv"), folder / "cache")
 
 
-@pytest.mark.parametrize(
-    ("header", "words"),
-    [
-        (
-            "txt,label",
-            "Unknown column 'text'. Did you mean 'txt'? Available: txt, label. Name the right one",
-        ),
-        ("TEXT,LABEL", "Unknown column 'text'. Did you mean 'TEXT'?"),
-        ("text,lable", "Unknown column 'label'. Did you mean 'lable'?"),
-        ("text;Labels", "Unknown column 'label'. Did you mean 'Labels'?"),
-    ],
-)
-def test_default_columns_that_are_missing_are_guessed(header, words, tmp_path):
-    (tmp_path / "a.csv").write_text(f"{header}\n{header}\n")
-    with pytest.raises(EbmcalError, match=re.escape(words)):
-        load_task(DataConfig(train=tmp_path / "a.csv"), tmp_path / "cache")
-
-
 def test_a_run_reports_bad_files_and_outputs_before_it_imports_torch_or_writes(folder):
     """In a fresh process: the message, whether torch was imported, whether the output directory exists."""
-    (folder / "txt.csv").write_text(GOOD.replace("text,label", "txt,label"))
     (folder / "file").write_text("")
     code = """
 import sys

@@ -14,16 +14,11 @@ import pytest
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
 from ebmcal.errors import EbmcalError
+from small_runs import write_csv
 
 pytest.importorskip("datasets")
 
 NAMES = ["sport", "news", "film", "food", "trade"]
-
-
-def write_csv(path: Path, rows, header=("text", "label")) -> Path:
-    with open(path, "w", newline="", encoding="utf-8") as handle:
-        csv.writer(handle).writerows([header, *rows])
-    return path
 
 
 @pytest.fixture

@@ -197,6 +197,7 @@ def test_every_sample_is_kept_or_counted():
     assert shard.rejected["separator"] > 50
     assert len(shard.rows) + sum(shard.rejected.values()) == 7 * 30
     assert all(row["text"] and row["text_pair"] for row in shard.rows)
+    assert all(row["masked"].count("<M>") == len(row["hidden"]) and "<SEP>" in row["masked"] for row in shard.rows)
     single = shard_of(ending_lm("infill"), make_texts(["", "the film is dull"]))
     assert single.rejected["empty source"] == 1
     never = shard_of(ending_lm("infill", end_logit=-1e9), TEXTS)
@@ -215,11 +216,3 @@ def test_an_lm_that_reads_labels_gets_the_own_or_another_one():
     assert all(names[i % 3] == label for i, label in found["own"])
     assert all(names[i % 3] != label for i, label in found["other"])
     assert {label for _, label in found["other"]} == set(names)
-
-
-def test_masked_texts_for_readers():
-    lm = ending_lm("infill")
-    for row in shard_of(lm, make_texts([("the film is dull", "a joy")]), samples_per_mask=30).rows:
-        shown = row["masked"]
-        assert shown.count("<M>") == len(row["hidden"])
-        assert "<SEP>" in shown

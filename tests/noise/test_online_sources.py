@@ -86,13 +86,6 @@ def test_a_splice_is_the_beginning_of_one_text_and_the_end_of_another():
         assert is_splice(text, first, other)
 
 
-def test_splices_are_about_as_long_as_data():
-    spliced = [text for text, _ in write(Splice(), SINGLE, 1000)]
-    lengths, data = (np.mean([len(t.split()) for t in texts]) for texts in (spliced, DISTINCT))
-    assert 0.85 * data < lengths <= 1.02 * data
-    assert not set(DISTINCT) & set(spliced)
-
-
 def test_a_pair_is_spliced_in_three_ways():
     """The second sentence of another row, or either sentence spliced: a third each."""
     rows = PAIRS[range(len(PAIRS))]
@@ -158,31 +151,25 @@ def test_texts_of_a_file_for_single_texts_and_pairs():
 
 
 @pytest.mark.parametrize("name", ["splice", "unrelated"])
-@settings(max_examples=40)
-@given(rows=st.lists(st.text(max_size=40).filter(str.strip), min_size=1, max_size=6), seed=st.integers(0, 2**32))
+@settings(max_examples=60)
+@given(
+    rows=st.lists(st.text(max_size=40) | st.sampled_from(["", " ", "\t\n"]), min_size=1, max_size=6),
+    seed=st.integers(0, 99),
+)
 @example(rows=ODD, seed=0)
 @example(rows=ODD[::-1], seed=1)
 @example(rows=["x"], seed=0)
 @example(rows=["好电影", "a fine film"], seed=2)
-def test_odd_texts_give_non_empty_texts(name, rows, seed):
+@example(rows=["", " "], seed=0)
+def test_odd_texts_give_texts_which_are_empty_only_if_others_are(name, rows, seed):
     rows = [row.encode("utf-8", "replace").decode() for row in rows]
-    ((text, pair),) = write(SOURCES[name], make_texts(rows), 1, seed)
-    assert text.strip()
-    assert pair is None
-    ((text, pair),) = write(SOURCES[name], make_texts([(row, rows[0]) for row in rows]), 1, seed)
-    assert text.strip()
-    assert pair.strip()
-
-
-@pytest.mark.parametrize("name", ["splice", "unrelated"])
-@settings(max_examples=40)
-@given(rows=st.lists(st.sampled_from(["", " ", "\t\n", "a", "a b"]), min_size=1, max_size=4), seed=st.integers(0, 99))
-def test_blank_texts_do_not_fail(name, rows, seed):
-    ((text, _),) = write(SOURCES[name], make_texts(rows), 1, seed)
-    assert isinstance(text, str)
-    ((text, pair),) = write(SOURCES[name], make_texts([(row, "") for row in rows]), 1, seed)
-    assert isinstance(text, str)
-    assert isinstance(pair, str)
+    (single,) = write(SOURCES[name], make_texts(rows), 1, seed)
+    (pair,) = write(SOURCES[name], make_texts([(row, rows[0]) for row in rows]), 1, seed)
+    assert single[1] is None
+    written = [single[0], *pair]
+    assert all(isinstance(text, str) for text in written)
+    if all(row.strip() for row in rows):
+        assert all(text.strip() for text in written)
 
 
 def test_texts_are_in_the_column_text():

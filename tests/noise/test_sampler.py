@@ -85,33 +85,27 @@ def test_greedy_decoding_equals_generate(kind):
         assert one.is_unfinished == (lm.markers.end not in expected)
 
 
-def test_first_tokens_follow_the_top_k_softmax(lm):
-    (layout, *_) = make_layouts(lm)
-    rng, n = np.random.default_rng(0), 4000
-    (samples,) = sample(lm, [layout], [list(rng.random((n, 1)))], top_k=5)
-    drawn = [one.written[0] if one.written else lm.markers.end for one in samples]
+def check_distribution(lm, prompt, drawn, top_k):
+    """Lists of at most one token, drawn after the prompt, follow the softmax of the k largest logits."""
     with torch.no_grad():
-        values, tokens = allowed_logits(lm, layout.prompt).topk(5)
-    expected = torch.softmax(values.double(), -1).numpy() * n
-    observed = [drawn.count(token) for token in tokens.tolist()]
-    assert sum(observed) == n  # nothing outside the top k
+        values, tokens = allowed_logits(lm, prompt).topk(top_k)
+    expected = torch.softmax(values.double(), -1).numpy() * len(drawn)
+    observed = [drawn.count([] if token == lm.markers.end else [token]) for token in tokens.tolist()]
+    assert sum(observed) == len(drawn)  # nothing outside the top k
     assert expected.min() > 5
-    assert stats.chisquare(observed, expected * n / expected.sum()).pvalue > 1e-3
+    assert stats.chisquare(observed, expected * len(drawn) / expected.sum()).pvalue > 1e-3
 
 
-def test_later_tokens_follow_the_distribution_too(lm):
-    """After a drawn token, the cache must contain that token and no other."""
-    (layout, *_) = make_layouts(lm)
-    rng, n = np.random.default_rng(1), 3000
-    (samples,) = sample(lm, [layout], [list(rng.random((n, 2)))], top_k=3)
+def test_tokens_follow_the_top_k_softmax(lm):
+    """Also the second ones: after a drawn token, the cache must contain that token and no other."""
+    (layout, *_), rng = make_layouts(lm), np.random.default_rng(0)
+    (samples,) = sample(lm, [layout], [list(rng.random((4000, 1)))], top_k=5)
+    check_distribution(lm, layout.prompt, [one.written for one in samples], top_k=5)
+    (samples,) = sample(lm, [layout], [list(rng.random((3000, 2)))], top_k=3)
     ((first, _),) = Counter(one.written[0] for one in samples if one.written).most_common(1)
-    seconds = [one.written[1:] for one in samples if one.written[:1] == [first]]
-    with torch.no_grad():
-        values, tokens = allowed_logits(lm, [*layout.prompt, first]).topk(3)
-    expected = torch.softmax(values.double(), -1).numpy() * len(seconds)
-    observed = [seconds.count([] if token == lm.markers.end else [token]) for token in tokens.tolist()]
-    assert sum(observed) == len(seconds)
-    assert stats.chisquare(observed, expected * sum(observed) / expected.sum()).pvalue > 1e-3
+    check_distribution(
+        lm, [*layout.prompt, first], [one.written[1:] for one in samples if one.written[:1] == [first]], top_k=3
+    )
 
 
 @pytest.mark.parametrize("batch_size", [1, 3, 5, 256])
