@@ -39,7 +39,7 @@ _MODULES = {
     "runs": ("Run", "open_run", "run"),
     "selective": ("AbstentionRule", "fit_abstention"),
     "sklearn": ("EnergyTextClassifier",),
-    "training.config": ("EnergyConfig",),
+    "training.classifier_trainer": ("EnergyConfig",),
     "training.trainer": ("EnergyTrainer",),
 }
 
@@ -62,7 +62,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers; a test keeps 
     from ebmcal.runs import Run, open_run, run
     from ebmcal.selective import AbstentionRule, fit_abstention
     from ebmcal.sklearn import EnergyTextClassifier
-    from ebmcal.training.config import EnergyConfig
+    from ebmcal.training.classifier_trainer import EnergyConfig
     from ebmcal.training.trainer import EnergyTrainer
 else:  # hidden from type checkers, which would accept every misspelt name
 

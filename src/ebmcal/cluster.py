@@ -1,4 +1,4 @@
-"""A Ray cluster: connect to one or start one, and apply a function to many items on it through Ray Data.
+"""A Ray cluster: connect to one or start one, and apply a function to many items on it.
 
 Workers compute in one thread, so the results do not depend on their number. Ray restarts a worker that dies and repeats
 its item.
@@ -7,7 +7,6 @@ its item.
 import contextlib
 import logging
 import os
-import pickle
 import signal
 import socket
 from collections.abc import Callable, Iterable, Iterator
@@ -26,7 +25,7 @@ MAX_RETRIES = 3
 def ray_cluster(address: str | None, workers: int | None) -> Iterator[int]:
     """Connect to a cluster, or start one on this machine; yields the number of workers to use.
 
-    `workers`: by default one per GPU of the cluster, or one per CPU without GPUs.
+    `workers`: by default, and at most, one per GPU of the cluster, or one per CPU without GPUs.
     """
     require_extra("ray", "ray")
     os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # its log files have the rest
@@ -49,7 +48,8 @@ def ray_cluster(address: str | None, workers: int | None) -> Iterator[int]:
         raise EbmcalError(f"Could not {what}: {_first_line(error)}") from error
     try:
         resources = ray.cluster_resources()
-        yield workers or max(1, int(resources.get("GPU") or resources.get("CPU", 1)))
+        most = max(1, int(resources.get("GPU") or resources.get("CPU", 1)))
+        yield min(workers or most, most)
     finally:
         ray.shutdown()
 
@@ -69,57 +69,46 @@ def _check_address(address: str) -> None:
 
 
 class _Worker:
-    """Runs on the cluster; gets the function from Ray's object store once."""
+    """Runs on the cluster; gets the function once."""
 
-    def __init__(self, function: Any) -> None:
-        import ray
+    def __init__(self, function: Callable[[Any], Any]) -> None:
         import torch
 
         torch.set_num_threads(1)
-        self.function: Callable[[Any], Any] = ray.get(function)
+        self.function = function
 
-    def __call__(self, batch: dict[str, Any]) -> dict[str, Any]:
-        (item,) = batch["item"]
+    def call(self, item: Any) -> Any:
         try:
-            result = self.function(pickle.loads(item))
-        except EbmcalError as error:  # raised by the driver; Ray would retry it
-            result = error
-        return {"item": [pickle.dumps(result)]}
+            return self.function(item)
+        except EbmcalError as error:  # raised by the driver; Ray would add its own traceback
+            return error
 
 
 def map_on_cluster(
     function: Callable[[Any], Any], items: Iterable[Any], n_workers: int, *, in_order: bool
 ) -> Iterator[Any]:
-    """The results of `function` for all items, in order or as they are finished; all of them can be pickled.
-
-    All items are read first; they wait in Ray's object store, which spills to disk.
-    """
-    import pyarrow as pa
+    """The results of `function` for all items, in order or as they are finished; one item per worker at a time."""
     import ray
+    from ray.util import ActorPool
 
-    context = ray.data.DataContext.get_current()
-    context.enable_progress_bars = context.print_on_execution_start = False
-    context.execution_options.preserve_order = in_order
-    logging.getLogger("ray.data").setLevel(logging.ERROR)
-    blocks = [ray.put(pa.table({"item": pa.array([pickle.dumps(item)], pa.large_binary())})) for item in items]
-    if not blocks:
-        return
-    results = ray.data.from_arrow_refs(blocks).map_batches(
-        _Worker,
-        fn_constructor_args=(ray.put(function),),
-        batch_size=1,
-        compute=ray.data.ActorPoolStrategy(size=min(n_workers, len(blocks))),
-        num_cpus=1,
-        num_gpus=1 if ray.cluster_resources().get("GPU") else 0,
-        max_restarts=-1,
-        max_task_retries=MAX_RETRIES,
-    )
+    n_gpus = 1 if ray.cluster_resources().get("GPU") else 0
+    options = {"num_cpus": 1, "num_gpus": n_gpus, "max_restarts": -1, "max_task_retries": MAX_RETRIES}
+    shared, worker = ray.put(function), ray.remote(**options)(_Worker)
+    pool = ActorPool([worker.remote(shared) for _ in range(n_workers)])
+
+    def next_result() -> Any:
+        found = pool.get_next() if in_order else pool.get_next_unordered()
+        if isinstance(found, EbmcalError):
+            raise found
+        return found
+
     try:
-        for row in results.iter_rows():
-            found = pickle.loads(row["item"])
-            if isinstance(found, EbmcalError):
-                raise found
-            yield found
+        for item in items:
+            while not pool.has_free():
+                yield next_result()
+            pool.submit(lambda actor, value: actor.call.remote(value), item)
+        while pool.has_next():
+            yield next_result()
     except ray.exceptions.RayError as error:
         raise EbmcalError(
             f"Ray stopped the job: {_first_line(error)} Finished work is kept; run the same command again to continue."

@@ -13,8 +13,7 @@ from ebmcal.methods import METHODS, find_method, load_method
 from ebmcal.methods.focal import focal_loss
 from ebmcal.methods.joint import nce_data_term, nce_noise_term
 from ebmcal.methods.poscal import kl_divergence, label_frequencies, look_up, squared_distance
-from ebmcal.training.classifier_trainer import noise_auroc
-from ebmcal.training.config import EnergyConfig
+from ebmcal.training.classifier_trainer import EnergyConfig, noise_auroc
 
 ENERGIES = torch.linspace(-6, 6, 25, dtype=torch.float64)
 

@@ -135,7 +135,7 @@ run = with_config(run_config)
 def generate_noise(
     config: "RunConfig",
     count: int | None = option("Texts to generate. [default: what a training draws]", min=1),
-    engine: str | None = option("local (this process) or ray (Ray Data). [local]"),
+    engine: str | None = option("local (this process) or ray (a cluster). [local]"),
     ray_address: str | None = RAY_ADDRESS,
     workers: int | None = WORKERS,
 ) -> None:

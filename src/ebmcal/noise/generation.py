@@ -276,7 +276,7 @@ class RayEngine:
         write = _ShardWriter(lm_directory.resolve(), settings)
         with ray_cluster(self.address, self.workers) as n_workers:
             while ranges := store.missing(n_texts, MAX_SHARDS):
-                items = [(start, stop, gather(texts, start, stop, settings.seed)) for start, stop in ranges]
+                items = ((start, stop, gather(texts, start, stop, settings.seed)) for start, stop in ranges)
                 yield from map_on_cluster(write, items, n_workers, in_order=False)
 
 

@@ -25,7 +25,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 from ebmcal.selective.ood import DISTANCES, fit_distance
 from ebmcal.storage import atomic_write, write_text
-from ebmcal.training.config import EnergyConfig
+from ebmcal.training.classifier_trainer import EnergyConfig
 from ebmcal.training.runtime import device_batch_size, fit, is_main_process, use_bf16
 from ebmcal.training.trainer import EnergyTrainer
 

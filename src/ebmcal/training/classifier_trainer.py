@@ -1,4 +1,4 @@
-"""`ClassifierTrainer`: what `EnergyTrainer` needs besides the method.
+"""What `EnergyTrainer` needs besides the method: its arguments (`EnergyConfig`) and its base, `ClassifierTrainer`.
 
 The tokens, labels and noise of users' datasets, evaluation on packed texts, the learning rate of the head, logs of
 recorded values that stop a diverging training, and plain checkpoints. Callbacks, schedulers, gradient accumulation,
@@ -8,6 +8,7 @@ bf16 and several processes are the Trainer's own.
 import math
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from torch.utils.data import Sampler
-from transformers import Trainer
+from transformers import Trainer, TrainingArguments
 
 from ebmcal.errors import EbmcalError
+from ebmcal.methods import find_method
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
 from ebmcal.modeling.energies import last_layer
 from ebmcal.modeling.packing import Tokens, TokenTable
@@ -28,7 +30,6 @@ from ebmcal.noise import online_stream
 from ebmcal.noise.sources import NoiseStream
 from ebmcal.training import recipe
 from ebmcal.training.collator import EnergyCollator, EpochSampler, TrainingRows
-from ebmcal.training.config import EnergyConfig
 from ebmcal.training.runtime import reuse_freed_memory
 
 #: A larger absolute energy means divergence, whatever the loss says.
@@ -36,6 +37,63 @@ ENERGY_LIMIT = 1e4
 
 #: In a checkpoint: weights that are neither the encoder's nor the energy head's.
 AUXILIARY_FILE = "auxiliary.safetensors"
+
+
+@dataclass
+class EnergyConfig(TrainingArguments):
+    """Arguments of an `EnergyTrainer`: those of `transformers.TrainingArguments`, and:
+
+    - `method`: hidden, scalar, sharp-hidden, baseline or one of the controls (see `ebmcal.methods.METHODS`).
+    - `noise`: "splice" makes noise from the training texts as it is needed; "unrelated" and mixtures such as
+      "splice 0.8, unrelated 0.2" as well. Pass `noise=` to the trainer for texts from a language model.
+    - `noise_ratio`: noise texts per data text, the paper's K. A step costs 1 + K times a plain one.
+    - `energy_weight`: the paper's λ. It falls to 0 over the training unless `energy_schedule="constant"`.
+    - `noise_every`: noise in every n-th step.
+
+    >>> EnergyConfig("out", method="hidden", use_cpu=True, report_to="none").noise_ratio
+    1
+    """
+
+    method: str = field(default="hidden", metadata={"help": "The training method."})
+    noise: str = field(default=recipe.NOISE, metadata={"help": "Noise sources that are made from the texts."})
+    noise_ratio: int = field(default=recipe.NOISE_RATIO, metadata={"help": "Noise texts per data text, K."})
+    energy_weight: float = field(default=recipe.ENERGY_WEIGHT, metadata={"help": "Weight of the NCE loss, λ."})
+    energy_schedule: str = field(default=recipe.ENERGY_SCHEDULE, metadata={"help": "linear: λ falls to 0."})
+    centered: bool = field(default=True, metadata={"help": "Centre the energy (False: as published)."})
+    noise_every: int = field(default=recipe.NOISE_EVERY, metadata={"help": "Noise in every n-th step."})
+    label_smoothing: float = field(default=recipe.LABEL_SMOOTHING, metadata={"help": "Of the smoothing methods."})
+    poscal_weight: float = field(default=recipe.POSCAL_WEIGHT, metadata={"help": "Weight of PosCal's term."})
+    poscal_bins: int = field(default=recipe.POSCAL_BINS, metadata={"help": "Bins of PosCal's posteriors."})
+    focal_gamma: float = field(default=recipe.FOCAL_GAMMA, metadata={"help": "Exponent of the focal loss."})
+    mixup_alpha: float = field(default=recipe.MIXUP_ALPHA, metadata={"help": "Mixup draws from Beta(a, a)."})
+    masked_lm_weight: float = field(default=recipe.MASKED_LM_WEIGHT, metadata={"help": "Auxiliary masked LM."})
+    manifold_on: float = field(default=recipe.MANIFOLD_ON, metadata={"help": "On-manifold step size."})
+    manifold_off: float = field(default=recipe.MANIFOLD_OFF, metadata={"help": "Off-manifold step size."})
+    manifold_mix: float = field(default=recipe.MANIFOLD_MIX, metadata={"help": "Share of the partner's label."})
+    l2_sp_weight: float = field(default=recipe.L2_SP_WEIGHT, metadata={"help": "Weight of the L2-SP penalty."})
+    head_learning_rate: float | None = field(default=None, metadata={"help": "Of the head, if different."})
+    max_length: int | None = field(default=None, metadata={"help": "Tokens per noise text. Default: as the data."})
+    tokens_per_micro_batch: int | None = field(default=None, metadata={"help": "Bounds memory."})
+    remove_unused_columns: bool = field(default=False, metadata={"help": "Texts are needed to make noise."})
+    logging_nan_inf_filter: bool = field(default=False, metadata={"help": "Divergence stops the training."})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        find_method(self.method)
+        if self.remove_unused_columns:
+            raise EbmcalError("EnergyConfig needs remove_unused_columns=False: noise is made from the text columns.")
+        is_valid = {
+            "noise_ratio": self.noise_ratio >= 1,
+            "noise_every": self.noise_every >= 1,
+            "energy_weight": self.energy_weight >= 0,
+            "energy_schedule": self.energy_schedule in ("constant", "linear"),
+        }
+        if wrong := [f"{name}={getattr(self, name)!r}" for name, valid in is_valid.items() if not valid]:
+            raise EbmcalError(f"EnergyConfig: invalid {', '.join(wrong)}.")
+
+    def energy_weight_at(self, progress: float) -> float:
+        """λ after a share of the training."""
+        return self.energy_weight * (1 - progress if self.energy_schedule == "linear" else 1.0)
 
 
 class ClassifierTrainer(Trainer):
@@ -54,6 +112,18 @@ class ClassifierTrainer(Trainer):
         super().__init__(model, args, collator, rows, eval_dataset, processing_class=processing_class, **kwargs)
         if self.is_deepspeed_enabled:
             raise EbmcalError("EnergyTrainer runs several backward passes per step, unlike DeepSpeed. Use FSDP or DDP.")
+
+    @staticmethod
+    def check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str, Any]) -> None:
+        """Raise for arguments of a Trainer that an `EnergyTrainer` does not take."""
+        if model is None or kwargs.get("model_init") is not None:
+            raise EbmcalError("EnergyTrainer needs a model; model_init is not supported.")
+        if not isinstance(args, EnergyConfig):
+            raise EbmcalError(f"args must be an ebmcal.EnergyConfig, got {type(args).__name__}.")
+        if data_collator is not None:
+            raise EbmcalError("EnergyTrainer has its own collator, which adds noise and packs. Remove data_collator=.")
+        if getattr(model.config, "problem_type", None) in ("regression", "multi_label_classification"):
+            raise EbmcalError(f"Expected a single-label classifier, got problem_type={model.config.problem_type!r}.")
 
     def train(self, *args: Any, **kwargs: Any) -> Any:
         reuse_freed_memory()
@@ -165,18 +235,6 @@ def noise_auroc(energies: Tensor, is_noise: Tensor) -> Tensor:
     pairs = (~is_noise[:, None] & is_noise[None, :]).float()  # i is data, j is noise
     wins = (gap > 0).float() + 0.5 * (gap == 0).float()
     return (wins * pairs).sum() / pairs.sum()
-
-
-def check_arguments(model: Any, args: Any, data_collator: Any, kwargs: dict[str, Any]) -> None:
-    """Raise for arguments of a Trainer that an `EnergyTrainer` does not take."""
-    if model is None or kwargs.get("model_init") is not None:
-        raise EbmcalError("EnergyTrainer needs a model; model_init is not supported.")
-    if not isinstance(args, EnergyConfig):
-        raise EbmcalError(f"args must be an ebmcal.EnergyConfig, got {type(args).__name__}.")
-    if data_collator is not None:
-        raise EbmcalError("EnergyTrainer builds its own collator, which adds noise and packs. Remove data_collator=.")
-    if getattr(model.config, "problem_type", None) in ("regression", "multi_label_classification"):
-        raise EbmcalError(f"Expected a single-label classifier, got problem_type={model.config.problem_type!r}.")
 
 
 def dataset_labels(dataset: Any) -> np.ndarray | None:

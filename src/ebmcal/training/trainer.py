@@ -17,9 +17,8 @@ from ebmcal.methods import find_method, load_method
 from ebmcal.modeling.classifier import EnergyClassifier
 from ebmcal.modeling.packing import token_budget
 from ebmcal.noise.sources import NoiseStream
-from ebmcal.training.classifier_trainer import ClassifierTrainer, check_arguments, noise_stream, training_data
+from ebmcal.training.classifier_trainer import ClassifierTrainer, EnergyConfig, noise_stream, training_data
 from ebmcal.training.collator import EnergyCollator, TrainingRows
-from ebmcal.training.config import EnergyConfig
 
 
 class EnergyTrainer(ClassifierTrainer):
@@ -53,7 +52,7 @@ class EnergyTrainer(ClassifierTrainer):
         **kwargs: Any,
     ) -> None:
         args = args or EnergyConfig("ebmcal_output")
-        check_arguments(model, args, data_collator, kwargs)
+        self.check_arguments(model, args, data_collator, kwargs)
         info, seed, rows = find_method(args.method), args.seed if args.data_seed is None else args.data_seed, None
         self.method = load_method(args.method, args)
         if not isinstance(model, EnergyClassifier):
