@@ -3,6 +3,7 @@
 import pickle
 
 import numpy as np
+import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.model_selection import cross_val_score
@@ -71,6 +72,14 @@ def test_labels_of_any_type_keep_the_order_of_classes(encoder_dir, bad, other, c
     assert set(fitted.predict(pairs)) <= set(classes)
 
 
+def test_empty_and_missing_texts_are_kept(encoder_dir):
+    texts = ["", None, float("nan"), *TEXTS[3:]]
+    with pytest.warns(UserWarning, match="3 rows with an empty text, the first is row 0"):
+        fitted = make(encoder_dir, method="baseline").fit(pd.Series(texts), LABELS)
+    probs = fitted.predict_proba(texts[:4])
+    np.testing.assert_allclose(probs[0], probs[2], atol=1e-6)
+
+
 def test_it_pickles_with_its_model(fitted):
     again = pickle.loads(pickle.dumps(fitted))
     np.testing.assert_allclose(again.predict_proba(TEXTS[:5]), fitted.predict_proba(TEXTS[:5]), atol=1e-6)
@@ -99,5 +108,7 @@ def test_cross_fitting_attaches_a_temperature(encoder_dir):
 def test_wrong_input(encoder_dir, X, y, message):
     with pytest.raises(EbmcalError, match=message):
         make(encoder_dir).fit(X, y)
+    with pytest.raises(EbmcalError, match="Replace the labels in y"):
+        make(encoder_dir).set_params(settings={"merge_labels": {"bad": "good"}}).fit(TEXTS, LABELS)
     with pytest.raises(EbmcalError, match="None or 'cross-fit'"):
         make(encoder_dir, calibration="magic").fit(TEXTS, LABELS)

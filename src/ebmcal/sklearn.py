@@ -5,6 +5,7 @@ Texts are a list, an array or a Series of strings, or of pairs of strings.
 """
 
 import tempfile
+import warnings
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from ebmcal.data import as_dataset
 from ebmcal.data.files import Tally, as_label
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, plural
 from ebmcal.model import Model, load
 from ebmcal.progress import Reporter
 from ebmcal.runs import run
@@ -80,6 +81,7 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
             raise EbmcalError("settings: merge_labels is for files. Replace the labels in y.")
         texts, y = as_texts(X), column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
+        _warn_of_empty(texts)
         check_classification_targets(y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
@@ -167,4 +169,18 @@ def as_texts(X: Any) -> list[Any]:
     X = X.to_numpy() if hasattr(X, "to_numpy") else X
     rows = X.tolist() if isinstance(X, np.ndarray) else list(X)
     rows = [row[0] if isinstance(row, list | tuple) and len(row) == 1 else row for row in rows]
-    return [tuple(row) if isinstance(row, list) else row for row in rows]
+    return [tuple(map(_filled, row)) if isinstance(row, list | tuple) else _filled(row) for row in rows]
+
+
+def _filled(text: Any) -> Any:
+    """A missing text (None, NaN), as pandas reads an empty cell of a file, is an empty text."""
+    import pandas as pd
+
+    return "" if not isinstance(text, str) and pd.isna(text) is True else text
+
+
+def _warn_of_empty(texts: list[Any]) -> None:
+    pairs = [row if isinstance(row, tuple) else (row,) for row in texts]
+    if empty := [i for i, pair in enumerate(pairs) if not all(str(text).strip() for text in pair)]:
+        first = f"{plural(len(empty), 'row')} with an empty text, the first is row {empty[0]} (counting from 0)"
+        warnings.warn(f"{first}: kept; remove them if they carry no information.", stacklevel=3)
