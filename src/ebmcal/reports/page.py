@@ -339,28 +339,32 @@ def render_page(page: Page) -> str:
     """
     from markupsafe import Markup
 
-    from ebmcal import __version__
-
-    folder = resources.files("ebmcal.reports").joinpath("templates")
-    style, script = (folder.joinpath(name).read_text(encoding="utf-8") for name in ("page.css", "page.js"))
+    style, script = Markup(read_asset("page.css")), Markup(read_asset("page.js"))
     # Content security policy: the page may show itself and run its own script, nothing else.
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; img-src data:; script-src 'sha256-{digest}'"
     template = environment().get_template("page.html.j2")
-    html = template.render(page=page, style=Markup(style), script=Markup(script), policy=policy, version=__version__)
+    html = template.render(page=page, title=page.title, style=style, script=script, policy=policy)
     return html.encode("utf-8", "replace").decode("utf-8")  # a lone surrogate cannot be written as UTF-8
+
+
+def read_asset(name: str) -> str:
+    """A file next to the templates: the style of all pages, or a script."""
+    return resources.files("ebmcal.reports").joinpath("templates", name).read_text(encoding="utf-8")
 
 
 @functools.cache
 def environment() -> "Environment":
-    """The templates of pages and model cards."""
+    """The templates of pages, of the web UI and of model cards."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    from ebmcal import __version__
 
     found = Environment(
         loader=PackageLoader("ebmcal.reports"), autoescape=lambda name: name is None or ".html" in name,
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
-    found.globals["fold_after"] = FOLD_AFTER
+    found.globals.update(fold_after=FOLD_AFTER, version=__version__)
     found.filters["code"] = code_span
     return found
 

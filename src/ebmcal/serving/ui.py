@@ -1,7 +1,7 @@
 """The web UI: a page next to the API on which a text or a file can be tried. `ebmcal serve MODEL --ui`.
 
 The answer to a text is explained; an uploaded CSV file, with labelled texts or predictions of any classifier, is
-evaluated. `static/` is sent to the browser: plain HTML, CSS and JavaScript without any other source.
+evaluated. The page has the frame and the style of reports: plain HTML, CSS and JavaScript without any other source.
 """
 
 import asyncio
@@ -12,9 +12,8 @@ import secrets
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.model import Model
 from ebmcal.predictions import Predictions, softmax
 from ebmcal.predictions.files import FileColumns, read_columns
+from ebmcal.reports.page import environment, read_asset
 from ebmcal.selective import AbstentionRule
 from ebmcal.selective.ood import OOD_SCORES
 from ebmcal.selective.rule import SCORE_NAMES
@@ -40,7 +40,6 @@ POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src data:; frame-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-FILES = {"/": ("index.html", "text/html"), "/ui.css": ("ui.css", "text/css"), "/ui.js": ("ui.js", "text/javascript")}
 
 #: Words that are left out one at a time; of a longer text the first ones.
 MAX_WORDS = 100
@@ -56,8 +55,10 @@ _ONE_REPORT = threading.Lock()  # matplotlib is not thread-safe, and a report of
 
 def add_ui(app: FastAPI, service: Service) -> None:
     """Add the page and its routes to an app."""
-    for path, (name, media_type) in FILES.items():
-        app.get(path, include_in_schema=False)(_file(name, media_type))
+    page = environment().get_template("ui.html.j2").render(title="Try the model")
+    _add_file(app, "/", page, "text/html")
+    _add_file(app, "/ui.css", read_asset("page.css") + read_asset("ui.css"), "text/css")
+    _add_file(app, "/ui.js", read_asset("ui.js"), "text/javascript")
     protected: dict[str, Any] = {"include_in_schema": False, **require_key(service.api_key)}
     first = next(iter(service.engines.values()))
     about = {
@@ -116,14 +117,12 @@ def _add_file_routes(app: FastAPI, service: Service, protected: dict[str, Any]) 
         return HTMLResponse(reports[name], headers={"Content-Security-Policy": "sandbox allow-scripts"})
 
 
-def _file(name: str, media_type: str) -> Callable[[], Any]:
-    content = resources.files("ebmcal.serving").joinpath("static", name).read_bytes()
+def _add_file(app: FastAPI, path: str, content: str, media_type: str) -> None:
+    headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
 
+    @app.get(path, include_in_schema=False)
     async def send() -> Response:
-        headers = {"Content-Security-Policy": POLICY, "X-Content-Type-Options": "nosniff", "Cache-Control": "no-cache"}
         return Response(content, media_type=media_type, headers=headers)
-
-    return send
 
 
 def stored_histogram(model: Model) -> dict[str, Any] | None:
