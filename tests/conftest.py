@@ -29,6 +29,21 @@ def private_cache(tmp_path_factory, monkeypatch):
     monkeypatch.setenv("EBMCAL_CACHE", str(tmp_path_factory.getbasetemp() / "ebmcal-cache"))
 
 
+@pytest.fixture
+def command(capsys):
+    """Run a command; returns what it prints, standard error first. Fails with another exit code than expected."""
+    from ebmcal.cli import main
+
+    def call(*arguments, code=0):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, arguments)])
+        printed = capsys.readouterr()
+        assert (stop.value.code or 0) == code, printed.err
+        return printed.err + printed.out
+
+    return call
+
+
 @pytest.fixture(scope="session")
 def encoder_dir(tmp_path_factory):
     """A tiny BERT with its tokenizer, as a user's local model directory."""

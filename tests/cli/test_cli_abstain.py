@@ -7,9 +7,8 @@ import pytest
 
 from ebmcal import AbstentionRule, Predictions
 from ebmcal.calibration import TemperatureScaling, read_calibrator, save_calibrator
-from ebmcal.run_dir import RunDir, Trial, update_card
+from ebmcal.run_dir import update_card
 from ebmcal.selective import read_rule
-from ebmcal.storage import write_json
 
 NAMES = ("neg", "neu", "pos")
 GUARANTEES = ("--max-error", "0.1", "--coverage", "0.9")
@@ -72,17 +71,6 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     assert read_rule(model_dir).guarantee.max_error == 0.2
 
 
-def test_a_run_stands_for_its_recommended_model(tmp_path, held_out, run):
-    directory, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
-    folder = write_model(directory.model(trial))
-    directory.config.write_text("{}")
-    assert "has no recommended model yet" in run(directory.root, "--predictions", held_out, *GUARANTEES, code=1)
-    write_json(directory.results, {"recommended": {"trial": trial.name}})
-    options = ("--predictions", held_out, "--evaluate", tmp_path / "test.parquet")
-    assert f"Stored in {folder / 'ebmcal.json'}" in run(directory.root, *options, *GUARANTEES)
-    assert read_rule(folder).guarantee.max_error == 0.1
-
-
 def test_ood_texts_are_answered_only_on_request(model_dir, held_out, run):
     assert "The rule abstains on them." in run(model_dir, "--predictions", held_out, *GUARANTEES)
     assert not read_rule(model_dir).answer_ood
@@ -112,34 +100,6 @@ def test_a_model_without_a_calibrator(model_dir, held_out, run):
     update_card(model_dir, calibrator=None)
     assert read_calibrator(model_dir) is None
     assert "confidence is the model's own" in run(model_dir, "--predictions", held_out, *GUARANTEES)
-
-
-def test_training_texts_given_as_a_csv_are_refused(tmp_path, run):
-    directory, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
-    folder, texts = write_model(directory.model(trial)), [f"text {i}" for i in range(800)]
-    rows(texts=texts).write(directory.predictions(trial, "train"))
-    rows(seed=3, texts=texts).write(tmp_path / "mine.csv")
-    printed = run(folder, "--predictions", tmp_path / "mine.csv", *GUARANTEES, code=1)
-    assert "100% of the 800 rows are training rows" in printed
-    assert read_rule(folder) is None
-
-
-def test_out_of_fold_rows_set_only_an_approximate_ood_threshold(model_dir, tmp_path, run):
-    path = tmp_path / "out_of_fold.parquet"
-    rows(meta={"split": "out_of_fold"}).write(path)
-    assert "--calibration holdout" in run(model_dir, "--predictions", path, *GUARANTEES, code=1)
-    assert read_rule(model_dir) is None
-    assert "about 5.0% of texts" in run(model_dir, "--predictions", path, "--ood", "0.05")
-    assert read_rule(model_dir).ood.is_approximate
-
-
-def test_duplicates_are_reported(model_dir, tmp_path, run):
-    rows(60).rows(np.tile(np.arange(60), 10)).write(tmp_path / "copies.parquet")
-    printed = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--max-error", "0.04", code=1)
-    assert "Warning: 540 of 600 rows are exact duplicates." in printed
-    assert "do not support an error of at most 0.04" in printed
-    again = run(model_dir, "--predictions", tmp_path / "copies.parquet", "--coverage", "0.9", "--ood", "0")
-    assert "Rows: 60 of 600 held-out rows used; not used: 540 exact duplicates." in again
 
 
 def test_a_rule_for_rounded_probabilities_of_any_classifier(tmp_path, run):

@@ -117,16 +117,6 @@ def test_the_models_own_calibration_split_is_accepted(model_dir, tmp_path, run):
     assert "method scalar, not hidden" in run(model_dir, "--predictions", path, code=1)
 
 
-def test_training_texts_given_as_a_csv_are_refused(tmp_path, run):
-    directory, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
-    folder = write_model(directory.model(trial))
-    texts = [f"text {i}" for i in range(800)]
-    rows(texts=texts).write(directory.predictions(trial, "train"))
-    path = written(rows(seed=5, texts=texts, ids=[f"my-{i}" for i in range(800)]), tmp_path / "mine.csv")
-    assert "100% of the 800 rows are training rows" in run(folder, "--predictions", path, code=1)
-    assert read_calibrator(folder) is None
-
-
 def test_a_run_directory_stands_for_its_recommended_model(tmp_path, held_out, run):
     directory = RunDir(tmp_path / "run")
     folder = write_model(directory.model(Trial("hidden", 2)))
@@ -135,18 +125,6 @@ def test_a_run_directory_stands_for_its_recommended_model(tmp_path, held_out, ru
     directory.results.write_text(json.dumps({"recommended": {"trial": "hidden-seed2"}}))
     assert f"Stored in {folder}" in run(directory.root, "--predictions", held_out)
     assert read_calibrator(folder) is not None
-
-
-def test_rows_of_one_class_are_refused(model_dir, tmp_path, run):
-    same = rows()
-    path = written(same.rows(same.labels == 2), tmp_path / "one.csv")
-    for options in ((), ("--allow-mismatch",)):
-        assert "all labels are 'pos'" in run(model_dir, "--predictions", path, *options, code=1)
-
-
-def test_few_rows_are_a_warning_of_one_line(model_dir, tmp_path, run):
-    printed = run(model_dir, "--predictions", written(rows(60), tmp_path / "few.csv"))
-    assert printed.startswith("Warning: 60 rows are few for temperature")
 
 
 def test_files_without_a_model(tmp_path, held_out, run):
@@ -177,11 +155,6 @@ def test_existing_files_are_replaced_only_if_asked(tmp_path, held_out, run, opti
     assert files[option].read_text() != "mine"
     arguments[arguments.index("--output") + 1] = tmp_path / "new.csv"
     assert "is also an input" in run(*arguments, "--overwrite", code=1)
-
-
-def test_applying_to_the_fitting_rows_warns(tmp_path, held_out, run):
-    printed = run("--predictions", held_out, "--apply", held_out, "--output", tmp_path / "out.csv")
-    assert "Warning: About 100% of these rows were used to fit the calibrator" in printed
 
 
 @pytest.mark.parametrize(

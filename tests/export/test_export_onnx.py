@@ -16,7 +16,6 @@ pytest.importorskip("onnxruntime", reason="the extra onnx is not installed")
 import ebmcal
 from ebmcal import EbmcalError, EnergyClassifier, TemperatureScaling, export_onnx
 from ebmcal.calibration import make_calibrator, save_calibrator
-from ebmcal.cli import main
 from ebmcal.export.onnx import INT8, OnnxSession
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json
@@ -190,29 +189,16 @@ def test_only_a_temperature_can_be_exported(model, tmp_path):
         export_onnx(other, tmp_path / "out", data=SENTENCES)
 
 
-def test_the_recommended_model_of_a_run_is_verified_on_its_test_split(model, written_before, tmp_path, capsys):
+def test_the_command_verifies_on_the_test_split_of_a_run_or_on_given_texts(model, written_before, tmp_path, command):
     run, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
     shutil.copytree(model, run.model(trial))
     run.config.touch()
     write_json(run.results, {"recommended": {"trial": trial.name, "calibrator": "temperature"}})
-    command = ["export", str(run.root), "--onnx", str(tmp_path / "out")]
-    with pytest.raises(SystemExit, match="1"):
-        main(command)
-    assert "trials/hidden-seed1/model has no test split of a run" in capsys.readouterr().err.replace("\n", "")
+    arguments = ("export", run.root, "--onnx", tmp_path / "out")
+    assert "trials/hidden-seed1/model has no test split of a run" in command(*arguments, code=1).replace("\n", "")
     ebmcal.load(model).predict(SENTENCES, calibrated=False).write(run.predictions(trial, "test"))
-    with pytest.raises(SystemExit, match="0"):
-        main(command)
-    assert f"Verified on {len(SENTENCES)} texts of the test split" in capsys.readouterr().out
-
-
-def test_the_command(model, written_before, tmp_path, capsys):
-    command = ["export", str(model), "--onnx", str(tmp_path / "out"), "--data", str(model.parent / "rows.csv")]
-    with pytest.raises(SystemExit, match="0"):
-        main([*command, "--max-rows", "10"])
-    assert "Verified on 10 texts of rows.csv" in capsys.readouterr().out
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
-        "model.onnx", "tokenizer.json", "config.json", "export.json"
-    }  # fmt: skip
-    with pytest.raises(SystemExit, match="1"):
-        main(["export", str(model), "--onnx", str(tmp_path / "model.onnx"), "--data", str(model.parent / "rows.csv")])
-    assert "expected a directory, not a file" in capsys.readouterr().err
+    assert f"Verified on {len(SENTENCES)} texts of the test split" in command(*arguments)
+    given = ("--data", model.parent / "rows.csv", "--max-rows", 10, "--overwrite")
+    assert "Verified on 10 texts of rows.csv" in command(*arguments, *given)
+    names = {"model.onnx", "tokenizer.json", "config.json", "export.json"}
+    assert {path.name for path in (tmp_path / "out").iterdir()} == names

@@ -12,7 +12,6 @@ from fake_hub import TOKEN, fake_hub
 import ebmcal
 from ebmcal import EbmcalError, TemperatureScaling, push_to_hub
 from ebmcal.calibration import save_calibrator
-from ebmcal.cli import main
 from ebmcal.export import files_to_push
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json
@@ -71,21 +70,17 @@ def test_what_is_refused(model, hub):
     assert not hub.requests
 
 
-def test_a_dry_run_sends_nothing(model, hub, monkeypatch, capsys):
+def test_a_dry_run_sends_nothing(model, hub, monkeypatch, command):
     monkeypatch.setenv("HF_ENDPOINT", hub.address)
-    with pytest.raises(SystemExit, match="0"):
-        main(["push", str(model), "me/films", "--dry-run"])
-    out = capsys.readouterr().out
+    out = command("push", model, "me/films", "--dry-run")
     assert "model.safetensors" in out
     assert "README.md (model card, written first)" in out
-    with pytest.raises(SystemExit, match="1"):
-        main(["push", str(model), "films", "--dry-run"])
-    assert "USER/NAME" in capsys.readouterr().err
+    assert "USER/NAME" in command("push", model, "films", "--dry-run", code=1)
     assert not hub.requests
     assert not (model / "README.md").exists()
 
 
-def test_of_a_run_the_recommended_model_is_pushed(model, tmp_path, capsys):
+def test_of_a_run_the_recommended_model_is_pushed(model, tmp_path, command):
     run, trial = RunDir(tmp_path / "run"), Trial("hidden", 1)
     shutil.copytree(model, run.model(trial))
     run.config.touch()
@@ -93,9 +88,7 @@ def test_of_a_run_the_recommended_model_is_pushed(model, tmp_path, capsys):
         push_to_hub(run.root, "me/films")
     write_json(run.results, {"recommended": {"trial": trial.name, "calibrator": "temperature"}})
     assert {path.parent for path in files_to_push(run.root)} == {run.model(trial)}
-    with pytest.raises(SystemExit, match="0"):
-        main(["push", str(run.root), "me/films", "--dry-run"])
-    assert "ebmcal.json" in capsys.readouterr().out
+    assert "ebmcal.json" in command("push", run.root, "me/films", "--dry-run")
 
 
 def test_code_that_the_checkpoint_needs_is_sent(model):

@@ -9,11 +9,8 @@ from html.parser import HTMLParser
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 import ebmcal
-from ebmcal.cli.evaluate import report
 from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.predictions import Predictions
@@ -344,33 +341,22 @@ def test_the_report_of_one_file_has_no_comparison_and_only_actions_to_do(tmp_pat
     assert "calibrators fitted on the training rows" not in text
 
 
-def command_line():
-    app = typer.Typer()
-    app.command()(report)
-    return app
-
-
 @pytest.mark.parametrize(("form", "start"), [("markdown", "# rte"), ("latex", r"\begin{table*}"), ("json", "{")])
-def test_text_formats_are_printed_or_written(finished, tmp_path, form, start):
-    result = CliRunner().invoke(command_line(), [str(finished[0]), "--format", form])
-    assert result.exit_code == 0, result.output
-    assert result.stdout.startswith(start)
+def test_text_formats_are_printed_or_written(finished, tmp_path, command, form, start):
     out = tmp_path / "table.txt"
-    result = CliRunner().invoke(command_line(), [str(finished[0]), "-f", form, "-o", str(out)])
-    assert "Wrote" in result.stdout
-    assert out.read_text(encoding="utf-8").startswith(start)
+    printed = command("report", finished[0], "--format", form)
+    assert printed.startswith(start)
+    assert "Wrote" in command("report", finished[0], "-f", form, "-o", out)
+    assert out.read_text(encoding="utf-8") == printed
     if form == "json":
-        assert {row["model"] for row in json.loads(out.read_text())["results"]} >= {"baseline-seed1", "hidden"}
+        assert {row["model"] for row in json.loads(printed)["results"]} >= {"baseline-seed1", "hidden"}
 
 
-def test_command_writes_html_and_explains_errors(run, tmp_path):
-    result = CliRunner().invoke(command_line(), [str(run), "--output", str(tmp_path / "r.html")])
-    assert result.exit_code == 0, result.output
+def test_command_writes_html_and_explains_errors(run, tmp_path, command):
+    command("report", run, "--output", tmp_path / "r.html")
     assert (tmp_path / "r.html").exists()
-    result = CliRunner().invoke(command_line(), [str(tmp_path / "nowhere")])
-    assert isinstance(result.exception, EbmcalError)
-    result = CliRunner().invoke(command_line(), [str(run), "--output", str(tmp_path)])
-    assert "is a directory" in str(result.exception)
+    assert "has no results.json" in command("report", tmp_path / "nowhere", code=1)
+    assert "is a directory" in command("report", run, "--output", tmp_path, code=1)
     with pytest.raises(EbmcalError, match="Available: markdown, json"):
         report_text(run, "latx")
 

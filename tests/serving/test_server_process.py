@@ -22,7 +22,6 @@ pytest.importorskip("fastapi")
 from server_tools import save_classifier
 
 import ebmcal
-from ebmcal.cli import main
 from tiny_models import SENTENCES
 
 WAIT = 300  # seconds; the machine may be busy
@@ -242,37 +241,21 @@ def test_overload_gives_correct_answers_429_or_503(tmp_path):
     assert found["mb"][-1] < found["mb"][1] + 30
 
 
-# Refused before anything is served
-
-
-def refusal(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, arguments)])
-    assert stop.value.code == 1
-    return " ".join(capsys.readouterr().err.split())
-
-
-def test_a_port_in_use_is_reported(folder, capsys):
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "Choose another --port" in refusal(capsys, "serve", folder, "--port", taken.getsockname()[1])
-
-
-def test_invalid_models_and_options_are_refused(tmp_path, folder, capsys):
-    assert "is not a model directory" in refusal(capsys, "serve", tmp_path / "none", "--port", 0)
+def test_what_is_refused_before_anything_is_served(tmp_path, folder, command):
+    assert "is not a model directory" in command("serve", tmp_path / "none", "--port", 0, code=1)
     (tmp_path / "config.json").write_text("{}")
-    assert "safetensors" in refusal(capsys, "serve", tmp_path, "--port", 0)
-    assert "max_texts must be at least 1, got 0" in refusal(capsys, "serve", folder, "--max-texts", 0)
-    assert "--port: expected" in refusal(capsys, "serve", folder, "--port", 99999)
-    assert "add --ui" in refusal(capsys, "serve", folder, "--baseline", folder)
+    assert "safetensors" in command("serve", tmp_path, "--port", 0, code=1)
+    assert "max_texts must be at least 1, got 0" in command("serve", folder, "--max-texts", 0, code=1)
+    assert "--port: expected" in command("serve", folder, "--port", 99999, code=1)
+    assert "add --ui" in command("serve", folder, "--baseline", folder, code=1)
+    other = save_classifier(tmp_path / "other", ("x", "y", "z"))
+    message = command("serve", folder, "--ui", "--baseline", other, "--port", "0", code=1)
+    assert "different labels: bad, fair, good and x, y, z" in message
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        assert "Choose another --port" in command("serve", folder, "--port", taken.getsockname()[1], code=1)
 
 
 @pytest.mark.parametrize("key", [" ", "", "a\nb", " key"])
-def test_invalid_keys_are_refused(folder, capsys, monkeypatch, key):
+def test_invalid_keys_are_refused(folder, command, monkeypatch, key):
     monkeypatch.setenv("EBMCAL_API_KEY", key)
-    assert "EBMCAL_API_KEY is empty or has" in refusal(capsys, "serve", folder, "--port", 0)
-
-
-def test_a_baseline_with_other_labels_is_refused(tmp_path, folder, capsys):
-    other = save_classifier(tmp_path / "other", ("x", "y", "z"))
-    message = refusal(capsys, "serve", folder, "--ui", "--baseline", other, "--port", "0")
-    assert "different labels: bad, fair, good and x, y, z" in message
+    assert "EBMCAL_API_KEY is empty or has" in command("serve", folder, "--port", 0, code=1)
