@@ -7,15 +7,9 @@ import pytest
 from scipy.optimize import check_grad, isotonic_regression
 from scipy.special import log_softmax, softmax
 
-from ebmcal.calibration import (
-    EnsembleTemperature,
-    MatrixScaling,
-    Spline,
-    TemperatureScaling,
-    VennAbers,
-)
+from ebmcal.calibration import EnsembleTemperature, MatrixScaling, Spline, TemperatureScaling, VectorScaling, VennAbers
 from ebmcal.calibration.curves import MAX_POINTS, values_with_a_hit
-from ebmcal.calibration.scaling import fit_mixture_weights, matrix_objective
+from ebmcal.calibration.scaling import fit_mixture_weights, matrix_objective, vector_objective
 
 
 @pytest.fixture(scope="module")
@@ -81,17 +75,20 @@ def test_structured_matrix_agrees_with_probmetrics(probmetrics, calibrated_rows)
     assert their_loss - 1e-4 < loss <= their_loss  # theirs stops earlier, in float32
 
 
-def test_structured_matrix_has_the_gradient_of_its_loss(calibrated_rows):
+@pytest.mark.parametrize(
+    ("objective", "size", "price"), [(vector_objective, 6, 0.7), (matrix_objective, 12, np.full((3, 4), 0.3))]
+)
+def test_penalised_scaling_has_the_gradient_of_its_loss(objective, size, price, calibrated_rows):
     logits, y = calibrated_rows(300, 3)
-    z, prices = np.ascontiguousarray(log_softmax(logits, axis=1).T), np.full((3, 4), 0.3)
-    theta = np.random.default_rng(0).normal(size=12) / 3
-    f = lambda t: matrix_objective(t, z, y, prices)  # noqa: E731
+    z, theta = np.ascontiguousarray(log_softmax(logits, axis=1).T), np.random.default_rng(0).normal(size=size) / 3
+    f = lambda t: objective(t, z, y, price)  # noqa: E731
     assert check_grad(lambda t: f(t)[0], lambda t: f(t)[1], theta) < 1e-5
 
 
-def test_structured_matrix_with_a_high_penalty_is_temperature(calibrated_rows):
+@pytest.mark.parametrize("kind", [VectorScaling, MatrixScaling])
+def test_scaling_with_a_high_penalty_is_temperature(kind, calibrated_rows):
     logits, y = calibrated_rows(1000, 3)
-    held = MatrixScaling(penalty=1e9).fit(3 * logits, y).predict_proba(logits)
+    held = kind(penalty=1e9).fit(3 * logits, y).predict_proba(logits)
     np.testing.assert_allclose(held, TemperatureScaling().fit(3 * logits, y).predict_proba(logits), atol=2e-3)
 
 

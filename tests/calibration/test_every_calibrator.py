@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from ebmcal import EbmcalError
 from ebmcal.calibration import CALIBRATORS, FewRowsWarning, load_calibrator, make_calibrator
+from ebmcal.metrics import ece_classwise, nll
+from ebmcal.predictions import softmax
 
 NAMES = sorted(CALIBRATORS)
 #: Those that cannot tell labels apart.
@@ -34,29 +36,15 @@ def require_probabilities(probs, shape):
     assert np.abs(probs.sum(axis=1) - 1).max() < 1e-12
 
 
-def nll(probs, y):
-    return -np.log(probs[np.arange(len(y)), y]).mean()
-
-
-def ece_classwise(probs, y, n_bins=20):
-    gaps = []
-    for c in range(probs.shape[1]):
-        bins = np.minimum((probs[:, c] * n_bins).astype(int), n_bins - 1)
-        gaps.append(np.abs(np.bincount(bins, (y == c) - probs[:, c])).sum() / len(y))
-    return np.mean(gaps)
-
-
 @every_calibrator
 @pytest.mark.parametrize("n_classes", [2, 3, 5])
 def test_fixes_overconfidence(name, n_classes, calibrated_rows):
     logits, y = calibrated_rows(6000, n_classes, seed=1)
     calibrator = make_calibrator(name).fit(3 * logits[:3000], y[:3000])
-    before = np.exp(3 * logits[3000:])
-    before /= before.sum(axis=1, keepdims=True)
-    after = calibrator.predict_proba(3 * logits[3000:])
+    before, after = softmax(3 * logits[3000:]), calibrator.predict_proba(3 * logits[3000:])
     require_probabilities(after, (3000, n_classes))
-    assert nll(after, y[3000:]) < nll(before, y[3000:]) - 0.1
-    assert ece_classwise(after, y[3000:]) < 0.6 * ece_classwise(before, y[3000:])
+    assert nll(y[3000:], probs=after) < nll(y[3000:], probs=before) - 0.1
+    assert ece_classwise(y[3000:], probs=after) < 0.6 * ece_classwise(y[3000:], probs=before)
 
 
 @every_calibrator
@@ -115,7 +103,8 @@ def test_logits_times_50_are_calibrated_as_well_as_the_logits_themselves(name, c
         pytest.skip("its largest temperature is 3")
     logits, y = calibrated_rows(4000, 3)
     probs = fit(name, 50 * logits, y).predict_proba(50 * logits)
-    assert nll(probs, y) < nll(make_calibrator(name).fit(logits, y).predict_proba(logits), y) + 0.06
+    plain = make_calibrator(name).fit(logits, y).predict_proba(logits)
+    assert nll(y, probs=probs) < nll(y, probs=plain) + 0.06
 
 
 @every_calibrator

@@ -7,7 +7,7 @@ from scipy.special import expit, log_expit, logsumexp, softmax
 from ebmcal import EbmcalError
 from ebmcal.calibration import HistogramBinning, Isotonic, Platt, ScalingBinning, VectorScaling, logits_of
 from ebmcal.calibration.curves import BetaCurve, BinCurve, edges_at, equal_mass_stops, fit_logistic, smoothed_targets
-from ebmcal.calibration.scaling import log_odds, vector_objective
+from ebmcal.calibration.scaling import log_odds
 
 
 @pytest.mark.parametrize("scale", [1.0, 50.0, 1000.0])
@@ -18,11 +18,6 @@ def test_log_odds_are_exact_even_when_saturated(scale, n_classes, calibrated_row
     logits[3:6, :2] = 5 * scale  # ties at the top
     others = [logsumexp(np.delete(logits, c, axis=1), axis=1) for c in range(n_classes)]
     np.testing.assert_allclose(log_odds(logits), logits.T - others, rtol=1e-11, atol=1e-12)
-
-
-def test_logits_of_probabilities_give_them_back():
-    probs = np.array([[0.2, 0.8], [1.0, 0.0]])
-    np.testing.assert_allclose(softmax(logits_of(probs), axis=1), probs, atol=1e-11)
 
 
 @pytest.mark.parametrize("n", [300, 60000])
@@ -161,22 +156,6 @@ def test_scaling_binning_has_few_values_each_the_mean_of_its_bin(calibrated_rows
     bins = np.searchsorted(curve.edges, odds)
     assert np.bincount(bins).tolist() == [200] * 5
     np.testing.assert_allclose(curve.values, [platt(odds[bins == b]).mean() for b in range(5)], rtol=1e-12)
-
-
-def test_vector_scaling_has_the_gradient_of_its_loss(calibrated_rows):
-    from scipy.optimize import check_grad
-
-    logits, y = calibrated_rows(400, 3)
-    z, theta = np.ascontiguousarray(logits.T), np.array([0.5, 1.5, 1.0, 0.2, -0.3, 0.1])
-    f = lambda t: vector_objective(t, z, y, 0.7)  # noqa: E731
-    assert check_grad(lambda t: f(t)[0], lambda t: f(t)[1], theta) < 1e-6
-
-
-def test_vector_scaling_falls_back_to_temperature(calibrated_rows):
-    logits, y = calibrated_rows(2000, 3)
-    fitted = VectorScaling(penalty=1e9).fit(3 * logits, y)
-    assert np.ptp(fitted.scale_) < 1e-6
-    assert np.abs(fitted.bias_).max() < 1e-6
 
 
 @pytest.mark.parametrize(

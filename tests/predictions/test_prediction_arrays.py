@@ -7,33 +7,15 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from ebmcal.errors import EbmcalError
-from ebmcal.predictions import (
-    CHUNK_ENTRIES,
-    SUM_TOLERANCE,
-    as_labels_and_probs,
-    as_probs,
-    softmax,
-)
+from ebmcal.predictions import CHUNK_ENTRIES, SUM_TOLERANCE, as_labels_and_probs, as_probs, softmax
 
 GOOD = [[0.2, 0.8], [0.5, 0.5]]
-
-
-def test_probs_come_back_as_float64_and_unchanged():
-    probs = as_probs(probs=np.array(GOOD, dtype=np.float32))
-    assert probs.dtype == np.float64
-    np.testing.assert_array_equal(probs, np.float32(GOOD))
-
-
-def test_neither_and_both_are_refused():
-    with pytest.raises(EbmcalError, match=r"exactly one of logits= and probs=.*neither"):
-        as_probs()
-    with pytest.raises(EbmcalError, match="got both"):
-        as_probs(logits=GOOD, probs=GOOD)
 
 
 @pytest.mark.parametrize(
     ("probs", "message"),
     [
+        (None, r"exactly one of logits= and probs=.*neither"),
         ([[0.2, 0.8], [np.nan, 0.5]], r"probs\[1, 0\] is nan"),
         ([[0.2, 0.8], [0.5, np.inf]], r"probs\[1, 1\] is inf"),
         ([[0.2, 0.8], [-1.5, 2.5]], r"probs\[1, 0\] is -1.5.*pass logits as logits="),
@@ -57,10 +39,8 @@ def test_bad_probs_are_refused_by_place(probs, message):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_non_finite_logits_are_refused_by_place(value):
-    logits = np.zeros((3, 2))
-    logits[2, 1] = value
     with pytest.raises(EbmcalError, match=r"logits\[2, 1\] is"):
-        as_probs(logits=logits)
+        as_probs(logits=[[0.0, 0.0], [1.0, 0.0], [0.0, value]])
 
 
 def test_rows_count_through_chunks():
@@ -98,10 +78,6 @@ def test_probabilities_written_in_low_precision_pass(dtype):
         probs = softmax(rng.normal(size=(200, n_classes)) * 3)
         rounded = probs.astype(dtype)
         np.testing.assert_array_equal(as_probs(probs=rounded), rounded.astype(np.float64))
-
-
-def test_softmax_is_stable_where_exponentials_overflow():
-    np.testing.assert_array_equal(softmax([[1e4, 0.0], [-1e4, -1e4]]), [[1.0, 0.0], [0.5, 0.5]])
 
 
 def test_tensor_that_numpy_cannot_hold_is_explained():

@@ -21,31 +21,25 @@ def check(predictions):
     np.testing.assert_allclose(predictions.probs, PROBS)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
 @pytest.mark.parametrize(
     "content",
     [
         "label;prob_ham;prob_spam\nham;0.93;0.07\nspam;0.40;0.60\n",
         "label;prob_ham;prob_spam\nham;0,93;0,07\nspam;0,40;0,60\n",
         "label\tprob_ham\tprob_spam\nham\t0.93\t0.07\nspam\t0.40\t0.60\n",
-        "\ufefflabel,prob_ham,prob_spam\r\nham,0.93,0.07\r\nspam,0.40,0.60\r\n",
+        "label,prob_ham,prob_spam\r\nham,0.93,0.07\r\nspam,0.40,0.60\r\n",
     ],
 )
-def test_separators_and_byte_order_marks(content, tmp_path, monkeypatch):
+def test_separators_and_byte_order_marks(content, encoding, tmp_path, monkeypatch):
     path = tmp_path / "p.csv"
-    path.write_text(content, encoding="utf-8", newline="")
+    path.write_text(content, encoding=encoding, newline="")
     check(Predictions.read(path))
     check(Predictions.read(path.rename(tmp_path / "p.tsv")))
-    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content.encode())))
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(content.encode(encoding))))
     check(Predictions.read("-"))
     with pytest.raises(EbmcalError, match="Standard input is empty"):  # it has been read
         Predictions.read("-")
-
-
-@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
-def test_csv_of_a_spreadsheet(encoding, tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_text("label,prob_ham,prob_spam\nham,0.93,0.07\nspam,0.40,0.60\n", encoding=encoding)
-    check(Predictions.read(path))
 
 
 ROWS = [{"label": "ham", "prob_ham": 0.93, "prob_spam": 0.07}, {"label": "spam", "prob_ham": 0.4, "prob_spam": 0.6}]

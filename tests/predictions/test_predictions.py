@@ -54,6 +54,18 @@ def test_derived_quantities():
     assert (p.n_rows, p.n_classes, p.ids.tolist()) == (2, 2, ["0", "1"])
 
 
+def test_labelled_rows_in_every_field():
+    texts, knn = list("abcdefg"), np.arange(7.0)
+    p = sample(texts=texts, ids=texts, text_pairs=texts, energies=knn, distances={"knn": knn}).replace(
+        labels=[0, -1, 1, -1, 2, -1, 0]
+    )
+    known = p.labelled()
+    assert_same(known, p.rows([0, 2, 4, 6]))
+    assert (known.labels.tolist(), known.texts, known.text_pairs) == ([0, 1, 2, 0], list("aceg"), list("aceg"))
+    assert known.ids.tolist() == list("aceg")
+    assert known.distances["knn"].tolist() == known.energies.tolist() == [0, 2, 4, 6]
+
+
 def test_replace_changes_a_copy():
     p = sample(energies=np.zeros(7))
     q = p.replace(energies=None, meta={"seed": 2})
@@ -61,35 +73,6 @@ def test_replace_changes_a_copy():
     assert p.energies is not None
     np.testing.assert_array_equal(q.logits, p.logits)
     assert p.replace(probs=p.probs).logits is None
-
-
-def test_rows_by_mask_and_by_position_are_the_same():
-    p = sample(texts=list("abcdefg"), distances={"knn": np.arange(7.0)})
-    mask = np.array([True, False] * 3 + [True])
-    assert_same(p.rows(mask), p.rows([0, 2, 4, 6]))
-    assert p.rows(mask).distances["knn"].tolist() == [0, 2, 4, 6]
-
-
-def test_labelled_keeps_only_known_rows_in_every_field():
-    p = Predictions(
-        [1, -1, 0],
-        ("a", "b"),
-        probs=np.full((3, 2), 0.5),
-        energies=[1.0, 2.0, 3.0],
-        ids=["x", "y", "z"],
-        texts=["t1", "t2", "t3"],
-    )
-    known = p.labelled()
-    assert known.ids.tolist() == ["x", "z"]
-    assert known.texts == ["t1", "t3"]
-    np.testing.assert_array_equal(known.energies, [1.0, 3.0])
-    np.testing.assert_array_equal(known.labels, [1, 0])
-
-
-def test_with_probs_replaces_logits_and_adds_meta():
-    p = sample(meta={"seed": 1}).with_probs(np.full((7, 3), 1 / 3), calibrator="temperature")
-    assert p.logits is None
-    assert p.meta == {"seed": 1, "calibrator": "temperature"}
 
 
 @pytest.mark.parametrize(
@@ -184,16 +167,6 @@ def test_numbered_classes_can_be_named(tmp_path):
     assert Predictions.read(path, label_names=["no", "yes"]).label_names == ("no", "yes")
     with pytest.raises(EbmcalError, match="the classes are 0, 1; expected no, yes, maybe"):
         Predictions.read(path, label_names=["no", "yes", "maybe"])
-
-
-def test_jsonl_of_another_model(tmp_path):
-    rows = [
-        {"label": "a", "prob_a": 1, "prob_b": 0, "energy": -1.5},
-        {"label": None, "prob_a": 0.5, "prob_b": 0.5, "energy": 2},
-    ]
-    p = Predictions.read(write(tmp_path / "p.jsonl", "\n".join(map(json.dumps, rows)) + "\n\n"))
-    assert p.labels.tolist() == [0, -1]
-    assert p.energies.tolist() == [-1.5, 2.0]
 
 
 def test_parquet_of_another_model_in_odd_types(tmp_path):
@@ -404,14 +377,6 @@ def test_any_predictions_survive_any_file(tmp_path_factory, suffix, names, dtype
     path = tmp_path_factory.mktemp("trip") / f"p.{suffix}"
     p.write(path)
     assert_same(p, Predictions.read(path), rtol=1e-6)
-
-
-def test_align_puts_rows_in_the_order_of_the_first():
-    a = sample(ids=list("abcdefg"))
-    b = a.rows([6, 5, 4, 3, 2, 1, 0])
-    first, second = align([a, b])
-    assert first is a
-    assert_same(first, second)
 
 
 def test_align_refuses_what_cannot_be_paired():

@@ -244,18 +244,18 @@ def log_odds(logits: np.ndarray) -> np.ndarray:
     from scipy.special import logsumexp
 
     z = class_lines(logits)
-    for block in blocks(z):  # all classes from one exponential each (benchmarks/calibrators.py, scaling-binning)
-        is_below = block < 0
-        e = np.exp(block) * is_below
-        below, n_top = e.sum(axis=0), len(z) - is_below.sum(axis=0)
-        # Nothing cancels: where a class is not the largest, the sum over the others contains exp(0) = 1.
-        rest = np.where(is_below, below + n_top - e, below + (n_top - 1))
-        lost = rest.min(axis=0) < 1e-290  # even exp of the second largest underflows
-        log_rest = np.log(np.maximum(rest, 1e-290))
-        if lost.any():
-            others = np.where(is_below[:, lost], block[:, lost], -np.inf)
-            log_rest[:, lost] = np.where(is_below[:, lost], 0.0, logsumexp(others, axis=0))
-        block -= log_rest
+    for block in blocks(z):
+        top, rows = block.argmax(axis=0), np.arange(block.shape[1])
+        e = np.exp(block)
+        e[top, rows] = 0.0
+        below = e.sum(axis=0)
+        rest = np.log(1.0 + below - e)  # nothing cancels: the 1 is exp(0) of the largest, and e is a part of below
+        rest[top, rows] = np.log(np.maximum(below, 1e-290))
+        if len(lost := np.flatnonzero(below < 1e-290)):  # even exp of the second largest underflows
+            others = block[:, lost]
+            others[top[lost], np.arange(len(lost))] = -np.inf
+            rest[top[lost], lost] = logsumexp(others, axis=0)
+        block -= rest
     return z
 
 

@@ -94,23 +94,24 @@ def mean_over_seeds(several: Sequence[Estimate]) -> Interval:
     """The mean of a metric over models that differ in their seed, with an interval over seeds and rows together."""
     if len(several) == 1:
         return several[0].interval()
+    metric, bias = several[0].metric, several[0].bias
     values = [found.value for found in several]
     value = float(np.mean(values))
     over_rows = np.mean([found.resampled for found in several], axis=0)
     margin = StandardError.from_resamples(over_rows, values, several[0].n_rows, 0.0).margin
     notes = tuple(dict.fromkeys(note for found in several for note in found.notes))
-    metric, biases = several[0].metric, [found.bias for found in several if found.bias is not None]
     if not math.isfinite(margin):
         return Interval(value, math.nan, math.nan, notes=notes)
-    if len(biases) < len(several):
-        low, high = np.clip([value - margin, value + margin], *metric.bounds)
-        return Interval(value, float(min(low, value)), float(max(high, value)), notes=notes)
-    value, floor, most, likely = np.mean([(b.value, b.floor, b.most, b.likely) for b in biases], axis=0).tolist()
-    bias = NoiseBias(value, floor, most, likely, biases[0].has_bins)
-    low, high = bias.interval(margin)
-    if not metric.is_raised_by_noise:
-        return Interval(value, min(low, value), max(high, value), notes=notes)
-    return Interval(value, low, high, bias.floor, notes)
+    if bias is None:
+        low, high = np.clip([value - margin, value + margin], *metric.bounds).tolist()
+    else:
+        parts = [(b.value, b.floor, b.most, b.likely) for b in (found.bias for found in several) if b is not None]
+        value, floor, most, likely = np.mean(parts, axis=0).tolist()
+        bias = NoiseBias(value, floor, most, likely, bias.has_bins)
+        low, high = bias.interval(margin)
+        if metric.is_raised_by_noise:
+            return Interval(value, low, high, bias.floor, notes)
+    return Interval(value, min(low, value), max(high, value), notes=notes)
 
 
 def holm(p_values: Sequence[float | None]) -> list[float | None]:
