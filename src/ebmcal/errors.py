@@ -20,6 +20,18 @@ class EbmcalError(ValueError):
     """
 
 
+class RowError(EbmcalError):
+    """A problem at an index of an array or a column, the row first, counting from 0; files name the line instead.
+
+    >>> print(RowError("probs", " sums to 0.9.", 3))
+    probs[3] sums to 0.9.
+    """
+
+    def __init__(self, what: str, problem: str, *index: int) -> None:
+        super().__init__(f"{what}[{', '.join(map(str, index))}]{problem}")
+        self.what, self.problem, self.row = what, problem, int(index[0])
+
+
 class Interrupted(EbmcalError):
     """The user or the system stopped the work; finished work is on disk."""
 

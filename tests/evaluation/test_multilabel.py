@@ -93,9 +93,9 @@ def test_what_is_not_defined_is_rejected(tmp_path, monkeypatch, options, words):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"label": ["foood"]}, "row 3: Unknown label 'foood'. Did you mean 'food'"),
-        ({"label": None}, "row 3 is missing"),
-        ({"logit_food": "x"}, "column 'logit_food', row 3"),
+        ({"label": ["foood"]}, "line 4, column 'label': Unknown label 'foood'. Did you mean 'food'"),
+        ({"label": None}, "line 4, column 'label' is missing"),
+        ({"logit_food": "x"}, "line 4, column 'logit_food' is x"),
     ],
 )
 def test_bad_rows_are_named(tmp_path, changes, words):
@@ -106,7 +106,7 @@ def test_bad_rows_are_named(tmp_path, changes, words):
 
 def test_bad_columns_are_named(tmp_path):
     (tmp_path / "p.csv").write_text("label,prob_food\nfood,1.5\n")
-    with pytest.raises(EbmcalError, match=r"row 0 is 1\.5: not a probability"):
+    with pytest.raises(EbmcalError, match=r"line 2, column 'prob_food' is 1\.5: not a probability"):
         read_labels(tmp_path / "p.csv")
     (tmp_path / "q.csv").write_text("label,text\nfood,1.5\n")
     with pytest.raises(EbmcalError, match="Expected a column label and a column prob_<label>"):

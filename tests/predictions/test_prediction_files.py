@@ -107,7 +107,7 @@ def test_numbers_as_labels_of_named_classes_are_explained_or_refused(tmp_path):
 
 def test_one_class_column_is_named(tmp_path):
     (tmp_path / "p.csv").write_text("label,prob_1\n1,0.9\n0,0.2\n")
-    with pytest.raises(EbmcalError, match=r"row 1 is 0, but there is only one class column \(1\)"):
+    with pytest.raises(EbmcalError, match=r"line 3, column 'label' is 0, but there is only one class column \(1\)"):
         Predictions.read(tmp_path / "p.csv")
 
 
@@ -136,7 +136,7 @@ def test_forty_thousand_classes_are_read_quickly(tmp_path):
     assert p.predicted_labels.tolist() == ["c39999", "c39999"]
     assert p.labels.tolist() == [39_992, 39_991]
     (tmp_path / "p.json").write_text(json.dumps(content | {"label": ["c7", "x" * 1000]}))
-    with pytest.raises(EbmcalError, match=r"row 1: Unknown class 'x+(\.\.\.)?'") as error:
+    with pytest.raises(EbmcalError, match=r"row 1 \(counting from 0\), column 'label': Unknown class 'x+") as error:
         Predictions.read(tmp_path / "p.json")
     assert len(str(error.value)) < 1000
     repeated = [f"prob_{name}" for name in names] + ["x", "x"]

@@ -201,19 +201,22 @@ def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
         ("label,a,b\nx,1,0\n", "no class columns.*'a', 'b'"),
         ("y,prob_a,prob_b\na,1,0\n", "no column 'label'.*'y', 'prob_a'"),
         ("label,prob_a,logit_b\na,1,0\n", "both 'logit_b' and 'prob_a'"),
-        ("label,prob_a,prob_b\na,1,0\nc,0,1\n", "column 'label', row 1: Unknown class 'c'"),
-        ("label,prob_a,prob_b\na,1,0\n2,0,1\n", "column 'label', row 1: Unknown class '2'"),
-        ("label,prob_a,prob_b\na,1,0\nb,nan,1\n", "column 'prob_a', row 1 is nan"),
+        ("label,prob_a,prob_b\na,1,0\nc,0,1\n", "line 3, column 'label': Unknown class 'c'"),
+        ("label,prob_a,prob_b\na,1,0\n2,0,1\n", "line 3, column 'label': Unknown class '2'"),
+        ("label,prob_a,prob_b\na,1,0\nb,nan,1\n", "line 3, column 'prob_a' is nan"),
         ("label,prob_a,prob_b\na,1,0\nb,x,1\n", "prob_a|column #1|Row #3"),
         ("label,prob_a,prob_a\na,1,0\n", "column 'prob_a' more than once"),
-        ("label,prob_a,prob_b\na,1,0\nb,0.9,0.9\n", r"probs\[1\] sums to 1.8"),
+        ("label,prob_a,prob_b\na,1,0\nb,0.9,0.9\n", "line 3, probs sums to 1.8"),
+        ('label,text,prob_a,prob_b\n\na,"x\ny",1,0\nc,z,0,1\n', "line 5, column 'label': Unknown class 'c'"),
+        ("label,error,prob_a,prob_b\n,empty,,\na,,1,0\nc,,0,1\n", "line 4, column 'label': Unknown class 'c'"),
         ("label,prob_a,prob_b\na,3,-2\n", "logits="),
         ("label,prob_a,prob_b\na,97,3\n", "Divide percentages by 100"),
         ("label,prob_a,prob_None\nx,1,0\n", "Unknown class 'x'"),
         ("label,prob_\n,1\n", "not empty"),
-        ("label,prob_a,energy\na,1,inf\n", "column 'energy', row 0 is inf"),
+        ("label,prob_a,energy\na,1,inf\n", "line 2, column 'energy' is inf"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:.*1 row has an error")
 def test_bad_csv_is_named(tmp_path, text, message):
     path = write(tmp_path / "p.csv", text)
     with pytest.raises(EbmcalError, match=message) as caught:
@@ -226,10 +229,10 @@ def test_bad_csv_is_named(tmp_path, text, message):
     [
         ("{", "line 1 is not JSON"),
         ('{"label": 0, "prob_a": 1}\n[1]', "line 2: expected a JSON object"),
-        ('{"label": 0, "prob_a": 1}\n{"label": 0}', "column 'prob_a', row 1 is None; expected a number"),
-        ('{"label": 0, "prob_a": [1]}', "column 'prob_a', row 0"),
+        ('{"label": 0, "prob_a": 1}\n{"label": 0}', "line 2, column 'prob_a' is None; expected a number"),
+        ('{"label": 0, "prob_a": [1]}', "line 1, column 'prob_a'"),
         ('{"label": {}, "prob_a": 1}', "only one class column"),
-        ('{"label": 0, "prob_a": 1' + "0" * 400 + "}", "column 'prob_a', row 0"),
+        ('{"label": 0, "prob_a": 1' + "0" * 400 + "}", "line 1, column 'prob_a'"),
         ("[" * 100_000, "line 1 is not JSON"),
     ],
 )

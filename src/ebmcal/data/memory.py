@@ -80,7 +80,9 @@ def _listed_columns(data: Any, columns: Columns) -> tuple[dict[str, Any], Column
     if is_pair:
         wrong = next((i for i, row in enumerate(texts) if not _is_pair(row)), None)
         if wrong is not None:
-            raise EbmcalError(f"Row {wrong} is {_show(texts[wrong])}; expected a pair of texts, as in row 0.")
+            raise EbmcalError(
+                f"Row {wrong} is {_show(texts[wrong])}; expected a pair of texts, as in row 0, the first."
+            )
         found = {text: [row[0] for row in texts], pair: [row[1] for row in texts]}
     found |= {} if labels is None else {label: _items(labels)}
     return found, Columns(text, pair if is_pair else None, None if labels is None else label)

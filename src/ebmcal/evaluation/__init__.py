@@ -19,7 +19,7 @@ import numpy as np
 from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
 from ebmcal.calibration.leakage import check_two_classes
-from ebmcal.errors import EbmcalError, error_context, unknown_name
+from ebmcal.errors import EbmcalError, RowError, error_context, unknown_name
 from ebmcal.evaluation.results import (
     Estimates,
     Evaluation,
@@ -375,7 +375,7 @@ def read_labels(file: Any) -> dict[str, Predictions]:
     if not isinstance(file, str | os.PathLike):
         raise EbmcalError(f"Several labels per text are read from files, got {type(file).__name__}.")
     table = read_columns(file)
-    with error_context(file):
+    with error_context(file), table.name_rows():
         return split_labels(table)
 
 
@@ -397,7 +397,7 @@ def split_labels(table: FileColumns) -> dict[str, Predictions]:
         values = values.astype(np.float64)
         bad = np.flatnonzero((values < 0) | (values > 1)) if prefix == "prob_" else np.array([])
         if len(bad):
-            raise EbmcalError(f"column {prefix + label!r}, row {bad[0]} is {values[bad[0]]:g}: not a probability.")
+            raise RowError(f"column {prefix + label!r}", f" is {values[bad[0]]:g}: not a probability.", bad[0])
         other = 1.0 - values if prefix == "prob_" else np.zeros(len(values))
         scores: dict[str, Any] = {prefix.rstrip("_") + "s": np.stack([other, values], axis=1)}
         has_label = np.array([label in labels for labels in sets], dtype=np.int64)
@@ -407,9 +407,9 @@ def split_labels(table: FileColumns) -> dict[str, Predictions]:
 
 def _labels_of_row(value: Any, row: int, known: Iterable[str]) -> set[str]:
     if value is None:
-        raise EbmcalError(f"column 'label', row {row} is missing. Use an empty list (CSV: an empty cell) for no label.")
+        raise RowError("column 'label'", " is missing. Use an empty list (CSV: an empty cell) for no label.", row)
     parts = value.split("|") if isinstance(value, str) else value if isinstance(value, list) else [value]
     labels = {str(part).strip() for part in parts if str(part).strip()}
     for label in sorted(labels.difference(known)):
-        raise EbmcalError(f"column 'label', row {row}: {unknown_name('label', label, known)}")
+        raise RowError("column 'label'", f": {unknown_name('label', label, known)}", row)
     return labels

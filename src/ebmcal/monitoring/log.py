@@ -19,7 +19,7 @@ import pandas as pd
 from ebmcal.calibration import folded_temperature, read_calibrator
 from ebmcal.calibration.leakage import IDENTITY, model_differences
 from ebmcal.calibration.persistence import read_for_model
-from ebmcal.errors import EbmcalError, error_context
+from ebmcal.errors import EbmcalError, RowError, error_context
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import read_columns
 from ebmcal.run_dir import predictions_of_model
@@ -96,7 +96,8 @@ def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: s
         raise EbmcalError(f"the rows are from {len(weights)} models (column 'weights'). Give the rows of one model.")
     table.meta = table.meta | ({"weights": weights.pop()} if weights else {})
     rows = Predictions.from_columns(table, label_names, normalize=normalize, labels_required=False)
-    times = parse_times(columns[name], name) if name in columns else None
+    with table.name_rows():
+        times = parse_times(columns[name], name) if name in columns else None
     decisions, flags = (_complete(columns, column) for column in ("decision", "is_ood"))
     bad = next((flag for flag in flags or () if flag.lower() not in FLAGS), None)
     if bad is not None:
@@ -128,10 +129,8 @@ def parse_times(column: Sequence[Any] | np.ndarray, name: str = "time") -> np.nd
         seconds[is_date] = (dates - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
     bad = np.flatnonzero(~(np.abs(seconds) < 1e11))
     if len(bad):
-        raise EbmcalError(
-            f"column {name!r}, row {bad[0]} is {given[bad[0]]!r}; expected a time such as 2026-01-31T12:00 or "
-            "seconds (or milliseconds) since 1970."
-        )
+        expected = "a time such as 2026-01-31T12:00 or seconds (or milliseconds) since 1970"
+        raise RowError(f"column {name!r}", f" is {given[bad[0]]!r}; expected {expected}.", bad[0])
     return seconds
 
 

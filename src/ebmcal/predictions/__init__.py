@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError, error_context, plural
+from ebmcal.errors import EbmcalError, RowError, error_context, plural
 from ebmcal.predictions.files import FileColumns, read_columns, to_columns, to_fields, write_columns
 from ebmcal.storage import PathLike
 
@@ -228,10 +228,11 @@ class Predictions:
         labels_required: bool = True,
     ) -> "Predictions":
         """Predictions from the columns of a file; options as in `read`."""
-        fields = to_fields(columns, label_names, labels_required=labels_required)
-        if normalize and "probs" in fields:
-            fields["probs"] = _normalized(fields["probs"])
-        found = cls(**fields)
+        with columns.name_rows():
+            fields = to_fields(columns, label_names, labels_required=labels_required)
+            if normalize and "probs" in fields:
+                fields["probs"] = _normalized(fields["probs"])
+            found = cls(**fields)
         return found if label_names is None else found.reorder(label_names)
 
 
@@ -264,7 +265,9 @@ def _positions(predictions: Predictions) -> dict[str, int]:
     where: dict[str, int] = {}
     for position, row_id in enumerate(predictions.ids.tolist()):
         if where.setdefault(row_id, position) != position:
-            raise EbmcalError(f"The id {row_id!r} is on rows {where[row_id]} and {position}; ids must be unique.")
+            raise EbmcalError(
+                f"The id {row_id!r} is on rows {where[row_id]} and {position}, counting from 0; ids must be unique."
+            )
     return where
 
 
@@ -365,9 +368,9 @@ def as_labels(labels: Any, n_classes: int, n_rows: int, *, unknown_allowed: bool
     if array.min() < lowest or array.max() >= n_classes:
         row = int(np.flatnonzero((array < lowest) | (array >= n_classes))[0])
         advice = "Leave out rows without a label. " if array[row] < 0 else ""
-        raise EbmcalError(
-            f"labels[{row}] is {array[row]}; with {n_classes} columns a label must be {lowest}..{n_classes - 1}. "
-            f"{advice}Check that the columns are all the classes, in the order of the labels."
+        problem = f" is {array[row]}; with {n_classes} columns a label must be {lowest}..{n_classes - 1}. {advice}"
+        raise RowError(
+            "labels", f"{problem}Check that the columns are all the classes, in the order of the labels.", row
         )
     return array
 
@@ -391,10 +394,9 @@ def _normalized(probs: np.ndarray) -> np.ndarray:
     # Rounded to two decimals, each class is off by 0.005 at most; with very many classes half of a row may be lost.
     largest = min(0.5, 0.01 * probs.shape[1])
     if len(bad := np.flatnonzero(~(np.abs(sums - 1) <= largest))):
-        raise EbmcalError(
-            f"probs[{bad[0]}] sums to {sums[bad[0]]:.6g}; rounding moves the sum of {probs.shape[1]} classes by "
-            f"at most {largest:.2g}. Is a class missing, or are these logits (columns logit_<class>)?"
-        )
+        problem = f" sums to {sums[bad[0]]:.6g}; rounding moves the sum of {probs.shape[1]} classes by at most"
+        advice = "Is a class missing, or are these logits (columns logit_<class>)?"
+        raise RowError("probs", f"{problem} {largest:.2g}. {advice}", bad[0])
     return probs / sums[:, None]
 
 
@@ -459,21 +461,18 @@ def _raise_bad_probs(block: np.ndarray, start: int) -> None:
     outside = np.argwhere((block < 0.0) | (block > 1.0 + SUM_TOLERANCE))
     if len(outside):
         row, column = outside[0]
-        raise EbmcalError(
-            f"probs[{start + row}, {column}] is {block[row, column]:.6g}, which is not a probability. Divide "
-            "percentages by 100; pass logits as logits= (in a file: columns logit_<class>)."
-        )
+        advice = "Divide percentages by 100; pass logits as logits= (in a file: columns logit_<class>)."
+        problem = f" is {block[row, column]:.6g}, which is not a probability. {advice}"
+        raise RowError("probs", problem, start + row, column)
     sums = block.sum(axis=1)
     row = int(np.argmax(np.abs(sums - 1.0)))
-    raise EbmcalError(
-        f"probs[{start + row}] sums to {sums[row]:.6g}; every row must sum to one within {SUM_TOLERANCE:.4f}. "
-        "Include a column for every class. If the probabilities were rounded, pass normalize=True (--normalize)."
-    )
+    advice = "Include a column for every class. If the probabilities were rounded, pass normalize=True (--normalize)."
+    problem = f" sums to {sums[row]:.6g}; every row must sum to one within {SUM_TOLERANCE:.4f}. {advice}"
+    raise RowError("probs", problem, start + row)
 
 
 def _raise_if_not_finite(block: np.ndarray, name: str, start: int = 0) -> None:
     bad = np.argwhere(~np.isfinite(block))
     if len(bad):
-        place = ", ".join(map(str, [start + bad[0][0], *bad[0][1:]]))
-        value = block[tuple(bad[0])]
-        raise EbmcalError(f"{name}[{place}] is {value}; every number must be finite. Fix or remove that row.")
+        problem = f" is {block[tuple(bad[0])]}; every number must be finite. Fix or remove that row."
+        raise RowError(name, problem, start + bad[0][0], *bad[0][1:])

@@ -6,20 +6,23 @@ Columns are `label`, `prob_<class>` or `logit_<class>`, and optionally `energy`,
 Whatever a decoder raises on a damaged file becomes an `EbmcalError` that names the file.
 """
 
+import contextlib
+import csv
+import itertools
 import json
 import os
 import sys
 import tempfile
 import warnings
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ebmcal.errors import EbmcalError, plural, unknown_name
+from ebmcal.errors import EbmcalError, RowError, plural, unknown_name
 from ebmcal.storage import PathLike, atomic_write
 
 META_KEY = b"ebmcal"  # in the schema metadata of Parquet: {"label_names": [...], "meta": {...}}
@@ -38,6 +41,8 @@ class FileColumns:
     columns: dict[str, np.ndarray | list[Any]]
     label_names: tuple[str, ...] | None = None
     meta: dict[str, Any] = field(default_factory=dict)
+    path: Path | None = None
+    positions: np.ndarray | None = None  # of the rows in the file, if some were left out
 
     @property
     def n_rows(self) -> int:
@@ -46,7 +51,40 @@ class FileColumns:
     def rows(self, index: np.ndarray) -> "FileColumns":
         """The rows at these positions, in this order."""
         columns = {n: c[index] if isinstance(c, np.ndarray) else [c[i] for i in index] for n, c in self.columns.items()}
-        return FileColumns(columns, self.label_names, self.meta)
+        return FileColumns(columns, self.label_names, self.meta, self.path, index)
+
+    @contextlib.contextmanager
+    def name_rows(self) -> Iterator[None]:
+        """Errors in a row name its line in the file, or the row if the format has no lines."""
+        try:
+            yield
+        except RowError as error:
+            row = error.row if self.positions is None else int(self.positions[error.row])
+            line = _line_of(self.path, row) if self.path else None
+            place = f"line {line}" if line else f"row {row} (counting from 0)"
+            raise EbmcalError(f"{place}, {error.what}{error.problem}") from error
+
+
+def _line_of(path: Path, row: int) -> int | None:
+    """The line, from 1, of a row, from 0; None if the format has no lines."""
+    with contextlib.suppress(OSError, csv.Error):
+        if path.suffix.lower() == ".jsonl":
+            with open(path, encoding="utf-8-sig") as lines:
+                return next(itertools.islice((i for i, line in enumerate(lines, 1) if line.strip()), row, None), None)
+        if path.suffix.lower() in (".csv", ".tsv"):
+            encoding, delimiter = _csv_dialect(path)
+            with open(path, encoding=encoding, errors="replace", newline="") as lines:
+                return next(itertools.islice(_first_lines(csv.reader(lines, delimiter=delimiter)), row + 1, None), None)
+    return None
+
+
+def _first_lines(reader: Any) -> Iterator[int]:
+    """The first line of each record of a CSV, the header included."""
+    line = 1
+    for fields in reader:
+        if fields:
+            yield line
+        line = reader.line_num + 1
 
 
 def to_fields(
@@ -91,7 +129,7 @@ def numbers(column: Any, name: str) -> np.ndarray:
         column = np.array([_number(value, name, row) for row, value in enumerate(column)], dtype=np.float64)
     bad = np.flatnonzero(~np.isfinite(column))
     if len(bad):
-        raise EbmcalError(f"column {name!r}, row {bad[0]} is {column[bad[0]]}; every number must be finite.")
+        raise RowError(f"column {name!r}", f" is {column[bad[0]]}; every number must be finite.", bad[0])
     return column
 
 
@@ -99,7 +137,7 @@ def _number(value: Any, name: str, row: int) -> float:
     try:
         return float(value)
     except (TypeError, ValueError, OverflowError) as error:
-        raise EbmcalError(f"column {name!r}, row {row} is {value!s:.60}; expected a number.") from error
+        raise RowError(f"column {name!r}", f" is {value!s:.60}; expected a number.", row) from error
 
 
 def _check_lengths(columns: Mapping[str, Any]) -> None:
@@ -161,13 +199,11 @@ def _labels(columns: Mapping[str, Any], names: tuple[str, ...], *, are_indices: 
         elif number is not None and 0 <= number < len(places) and not has_integer_names:
             known[word], is_index = number, True
         elif len(places) == 1:
-            raise EbmcalError(
-                f"column 'label', row {row} is {word:.60}, but there is only one class column ({names[0]}). Add a "
-                "column for each class, also with two classes."
-            )
+            problem = f" is {word:.60}, but there is only one class column ({names[0]}). Add a column for each class"
+            raise RowError("column 'label'", f"{problem}, also with two classes.", row)
         else:
-            problem = unknown_name("class", word[:60], places)
-            raise EbmcalError(f"column 'label', row {row}: {problem} Leave the field empty if the label is unknown.")
+            problem = str(unknown_name("class", word[:60], places))
+            raise RowError("column 'label'", f": {problem} Leave the field empty if the label is unknown.", row)
     if is_index and list(names) != sorted(names):
         raise EbmcalError(
             f"the labels are numbers and the classes have names: 0 may be {names[0]!r}, the first column, or "
@@ -225,6 +261,7 @@ def _read_file(path: Path) -> FileColumns:
         raise EbmcalError(f"{path} cannot be read as {kind} ({cause}): {error}") from error
     if not table.n_rows:
         raise EbmcalError(f"{path} has no rows.")
+    table.path = path
     return table
 
 
@@ -307,10 +344,7 @@ def _read_csv(path: Path) -> FileColumns:
     import pyarrow as pa
     from pyarrow import csv
 
-    with open(path, "rb") as handle:
-        start = handle.readline(1 << 20)
-    encoding = "utf16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
-    delimiter = next((mark for mark in (",", ";", "\t", "|") if mark.encode() in start), ",")
+    encoding, delimiter = _csv_dialect(path)
     parse = csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
     read = csv.ReadOptions(encoding=encoding, use_threads=_is_large(path), block_size=_LONGEST_ROW)
     header = csv.open_csv(path, read_options=read, parse_options=parse).schema.names
@@ -326,6 +360,14 @@ def _read_csv(path: Path) -> FileColumns:
             if delimiter == "," or decimal_point == ",":
                 raise  # only in files separated by something else may numbers have a decimal comma
     raise AssertionError("not reached")
+
+
+def _csv_dialect(path: Path) -> tuple[str, str]:
+    """The encoding and the delimiter of a CSV."""
+    with open(path, "rb") as handle:
+        start = handle.readline(1 << 20)
+    encoding = "utf16" if start[:2] in (b"\xff\xfe", b"\xfe\xff") else "utf8"
+    return encoding, next((mark for mark in (",", ";", "\t", "|") if mark.encode() in start), ",")
 
 
 def _check_last_quote(path: Path, table: FileColumns) -> None:
