@@ -5,7 +5,7 @@
 
 MiniLM with a new head; texts have the lengths of SST-2 (or are lines of --texts FILE). One after the other, in one
 process: ebmcal from file to file, `transformers.pipeline(batch_size=32)`, a loop over batches of 32 sorted by length,
-ONNX int8, and Ray Data with two one-thread workers. Ratios are ebmcal's throughput relative to the others.
+ONNX int8, and Ray with two one-thread workers. Ratios are ebmcal's throughput relative to the others.
 """
 
 import argparse
@@ -140,21 +140,21 @@ def measure(rows: int, file: Path | None, with_ray: bool) -> list[dict]:
         timed("length-sorted loop", lambda: run_sorted_loop(model, texts))
         timed("ONNX int8", lambda: run_int8(place / "onnx", texts))
         if with_ray:
-            timed("Ray Data", lambda: predict("Ray Data", engine="ray", workers=2))
+            timed("Ray", lambda: predict("Ray", engine="ray", workers=2))
     return summarize(found, rates, len(texts))
 
 
 def summarize(found: dict[str, tuple[np.ndarray, float]], rates: dict[str, float], n_texts: int) -> list[dict]:
     """One row per ratio, with the texts per second behind it and the largest difference of the probabilities."""
     ours, throughput = found["ebmcal"]
-    goals = {f"pipeline(batch_size={BATCH_SIZE})": 4.0, "length-sorted loop": 1.0, "ONNX int8": None, "Ray Data": 0.9}
+    goals = {f"pipeline(batch_size={BATCH_SIZE})": 4.0, "length-sorted loop": 1.0, "ONNX int8": None, "Ray": 0.9}
     rows = []
     for title, (probs, rate) in found.items():
         if title == "ebmcal":
             continue
-        is_ray = title == "Ray Data"
+        is_ray = title == "Ray"
         rows.append({
-            "name": "Ray Data, two workers / one two-thread process" if is_ray else f"ebmcal predict / {title}",
+            "name": "Ray, two workers / one two-thread process" if is_ray else f"ebmcal predict / {title}",
             "ratio": round(rates[title] / rates["ebmcal"] if is_ray else throughput / rate, 2),
             "goal": goals[title],
             "reference": f"{rate:,.0f} texts/s; ebmcal {throughput:,.0f} texts/s",
