@@ -94,7 +94,7 @@ def map_on_cluster(
     n_gpus = 1 if ray.cluster_resources().get("GPU") else 0
     options = {"num_cpus": 1, "num_gpus": n_gpus, "max_restarts": -1, "max_task_retries": MAX_RETRIES}
     shared, worker = ray.put(function), ray.remote(**options)(_Worker)
-    pool = ActorPool([worker.remote(shared) for _ in range(n_workers)])
+    pool, n_started = ActorPool([]), 0
 
     def next_result() -> Any:
         found = pool.get_next() if in_order else pool.get_next_unordered()
@@ -105,7 +105,11 @@ def map_on_cluster(
     try:
         for item in items:
             while not pool.has_free():
-                yield next_result()
+                if n_started < n_workers:
+                    pool.push(worker.remote(shared))
+                    n_started += 1
+                else:
+                    yield next_result()
             pool.submit(lambda actor, value: actor.call.remote(value), item)
         while pool.has_next():
             yield next_result()

@@ -36,6 +36,7 @@ from ebmcal.modeling.packing import ATTENTION, Tokens, micro_batches, pack, padd
 from ebmcal.modeling.pretrained import load_language_model, quiet
 from ebmcal.progress import Reporter
 from ebmcal.storage import atomic_write, fingerprint, locked, read_json, remove, write_json
+from ebmcal.training import recipe
 from ebmcal.training.runtime import checkpoint_step, checkpoints, fit, use_bf16
 
 #: Settings and perplexity of a noise LM, next to its checkpoint.
@@ -107,7 +108,7 @@ class NoiseLm:
     markers: Markers
     mode: str
     mask_ratio: float
-    max_length: int = 128
+    max_length: int = recipe.MAX_LENGTH
     label_names: tuple[str, ...] = ()
 
     def encode(self, text: TextPair) -> np.ndarray:
@@ -293,13 +294,13 @@ def is_flat(log: Sequence[dict[str, float]]) -> bool:
 class LmSettings:
     """What the weights of a noise LM depend on besides the texts. With `label_names`, it reads the label first."""
 
-    name: str = "gpt2"
-    mode: str = "infill"
-    mask_ratio: float = 0.4
+    name: str
+    mode: str
+    mask_ratio: float = recipe.MASK_RATIO
     steps: int | None = None
-    batch_size: int = 8
-    learning_rate: float = 1e-4
-    max_length: int = 128
+    batch_size: int = recipe.LM_BATCH_SIZE
+    learning_rate: float = recipe.LM_LEARNING_RATE
+    max_length: int = recipe.MAX_LENGTH
     seed: int = 0
     precision: str = "auto"
     trust_remote_code: bool = False

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ebmcal.data.splits import TextPair, Texts
 from ebmcal.modeling.pretrained import load_masked_lm
 from ebmcal.noise.sampler import draw_from_top_k
+from ebmcal.training import recipe
 
 
 class MaskedWord(NamedTuple):
@@ -35,9 +36,9 @@ class MaskedLm:
 
     model: nn.Module
     tokenizer: Any
-    mask_ratio: float = 0.4
-    top_k: int = 20
-    max_length: int = 128
+    mask_ratio: float = recipe.MASK_RATIO
+    top_k: int = recipe.TOP_K
+    max_length: int = recipe.MAX_LENGTH
 
     @classmethod
     def from_pretrained(cls, name: str, trust_remote_code: bool = False, **settings: Any) -> "MaskedLm":
