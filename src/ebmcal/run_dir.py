@@ -112,6 +112,16 @@ class RunDir:
         return (cls(Path(found[1])), Trial.parse(found[2])) if found else None
 
 
+def model_name(folder: Path) -> str:
+    """A short name of a model directory: of its trial, or of the directory.
+
+    >>> model_name(Path("runs/a/trials/hidden-seed1/model")), model_name(Path("mine"))
+    ('hidden-seed1', 'mine')
+    """
+    place = RunDir.containing(folder)
+    return place[1].name if place else folder.resolve().name
+
+
 def recommended_model(run: PathLike) -> Path:
     """The directory of the recommended model of a run."""
     directory = RunDir(Path(run))

@@ -1,6 +1,5 @@
 """Tables: rows over seeds, best marks, every output format, the published numbers, error analysis, examples."""
 
-import json
 import re
 
 import numpy as np
@@ -95,7 +94,6 @@ def test_missing_values_are_dashes_and_never_best():
     rows += make_results({("c", None, None): {"nll": float("nan")}})
     table = tables.summary_table(make_evaluation(rows))
     assert column(table, "NLL") == ["0.400", "–", "–"]
-    assert json.loads(json.dumps(table.to_dict(), allow_nan=False))["rows"][2]["NLL"] is None
 
 
 def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
@@ -205,7 +203,6 @@ def test_empty_tables_work_in_every_format():
         assert not len(table)
         assert table.to_markdown()
         assert table.to_latex()
-        assert json.loads(json.dumps(table.to_dict(), allow_nan=False))["rows"] == []
         assert str(table)
 
 

@@ -36,7 +36,7 @@ from ebmcal.monitoring.log import MIN_ROWS, Log, add_labels, as_answered, find_r
 from ebmcal.predictions import Predictions
 from ebmcal.reports.page import Block, Page, Picture, Section, Table, write_page
 from ebmcal.reports.plots import MUTED, Series, draw, line_plot, safe_label
-from ebmcal.run_dir import RunDir
+from ebmcal.run_dir import model_name
 from ebmcal.selective import AbstentionRule, read_rule
 from ebmcal.storage import PathLike
 
@@ -159,9 +159,8 @@ def monitor(
     rule = read_rule(folder)
     described = [_describe(title, part, known, rule) for title, part in windows(given, every=every, n_rows=window_rows)]
     _mark_drift(described, false_alarm_rate, planned_windows)
-    place = RunDir.containing(folder)
     return Monitoring({
-        "model": place[1].name if place else folder.resolve().name,
+        "model": model_name(folder),
         "log": [Path(path).name for path in paths],
         "false_alarm_rate": false_alarm_rate,
         "min_accuracy": min_accuracy,

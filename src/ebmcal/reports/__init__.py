@@ -1,6 +1,6 @@
 """Reports: the HTML report of a run or of an evaluation, its tables and plots, and model cards.
 
-page           `Table` (terminal, Markdown, LaTeX, JSON, HTML) and pages made of sections and blocks
+page           `Table` (terminal, Markdown, LaTeX, HTML) and pages made of sections and blocks
 tables         tables of an evaluation (models × metrics, paired tests, OOD detection) and of texts (errors, noise)
 plots          reliability, energies, curves: matplotlib to SVG
 run_data       what a report is about: models with their predictions, read from a run directory

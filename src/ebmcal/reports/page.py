@@ -1,4 +1,4 @@
-"""What reports are made of: `Table` (terminal, Markdown, LaTeX, JSON, HTML) and self-contained HTML pages.
+"""What reports are made of: `Table` (terminal, Markdown, LaTeX, HTML) and self-contained HTML pages.
 
 A `Page` has `Section`s, a section has paragraphs (str), `Table`s and other `Block`s. The template adds style and
 script; the page needs no network and no other file.
@@ -143,12 +143,6 @@ class Table:
         lines = [r"\begin{table*}[t]", r"\centering", r"\small", *lines, rf"\caption{{{caption}}}", r"\end{table*}"]
         return "\n".join(lines)
 
-    def to_dict(self) -> dict[str, Any]:
-        """The title, the rows as objects, and the notes, as JSON values."""
-        keys = self.headings
-        rows = [dict(zip(keys, map(_plain, row), strict=True)) for row in self.frame.itertuples(index=False)]
-        return {"title": self.title, "columns": keys, "rows": rows, "notes": list(self.notes)}
-
     def print(self) -> None:
         """Print within 100 columns, or within the terminal if it is narrower."""
         from rich.console import Console
@@ -272,12 +266,6 @@ def _number(value: Any) -> float | None:
     if isinstance(value, bool) or not isinstance(value, numbers.Real) or not math.isfinite(value):
         return None
     return float(value)
-
-
-def _plain(value: Any) -> Any:
-    number = _number(value)
-    is_count = number is not None and isinstance(value, numbers.Integral)
-    return value if isinstance(value, str) else int(value) if is_count else number
 
 
 class Picture(NamedTuple):

@@ -29,7 +29,7 @@ from ebmcal.progress import make_reporter
 from ebmcal.reports.page import Block, Column, Page, Picture, Section, Table, write_page
 from ebmcal.reports.plots import Series, draw, line_plot
 from ebmcal.robustness.perturbations import PERTURBATIONS, SuiteTest, TokenSource, builtin_suites, read_suite
-from ebmcal.run_dir import RunDir, predictions_of_model
+from ebmcal.run_dir import model_name, predictions_of_model
 from ebmcal.selective.ood import p_values
 from ebmcal.storage import PathLike
 
@@ -193,8 +193,7 @@ def _ood_rule(model: "Model") -> Callable[[Predictions], np.ndarray] | None:
 
 def _named(models: "Sequence[Model]") -> "list[tuple[str, Model]]":
     """Short names: of the trial or of the directory, with a number if they are equal."""
-    places = [RunDir.containing(model.folder) for model in models]
-    names = [p[1].name if p else m.folder.resolve().name for p, m in zip(places, models, strict=True)]
+    names = [model_name(model.folder) for model in models]
     if len(set(names)) < len(names):
         names = [f"{name} ({i})" for i, name in enumerate(names, 1)]
     return list(zip(names, models, strict=True))

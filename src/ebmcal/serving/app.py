@@ -17,7 +17,7 @@ from typing import Annotated, Any
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, PlainTextResponse
-from fastapi.security import HTTPBearer
+from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 from prometheus_client import generate_latest
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, StringConstraints, Tag, ValidationError, create_model
 from starlette.exceptions import HTTPException
@@ -265,16 +265,17 @@ def require_key(api_key: str | None) -> dict[str, Any]:
     with contextlib.suppress(UnicodeEncodeError):  # browsers and older HTTP libraries send Latin-1
         accepted.add(api_key.encode("latin-1"))
 
-    async def check(request: Request) -> None:
-        scheme, _, key = request.headers.get("authorization", "").encode("latin-1").partition(b" ")
+    bearer = HTTPBearer(auto_error=False, description="The API key of the server.")
+
+    async def check(given: Annotated[HTTPAuthorizationCredentials | None, Depends(bearer)]) -> None:
+        key = given.credentials.encode("latin-1") if given else b""
         matches = [hmac.compare_digest(key, wanted) for wanted in sorted(accepted)]
-        if not (any(matches) and scheme.lower() == b"bearer"):
+        if not any(matches):
             message = "The API key is missing or wrong. Send it as Authorization: Bearer KEY."
             raise HTTPException(401, message, {"WWW-Authenticate": "Bearer"})
 
-    scheme = HTTPBearer(auto_error=False, description="The API key of the server.")
     refused = {401: {"model": Problem, "description": "The API key is missing or wrong."}}
-    return {"dependencies": [Depends(check), Depends(scheme)], "responses": refused}
+    return {"dependencies": [Depends(check)], "responses": refused}
 
 
 async def respond(

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from ebmcal.errors import EbmcalError
 from ebmcal.model import Model, load
-from ebmcal.run_dir import RunDir
+from ebmcal.run_dir import model_name
 from ebmcal.serving import Limits
 from ebmcal.serving.app import create_app
 from ebmcal.serving.service import check_log
@@ -89,8 +89,7 @@ def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
     """Models by trial or directory; they must have the same labels. The second of two equal names gets a number."""
     models: dict[str, Model] = {}
     for model in map(load, folders):
-        place = RunDir.containing(model.folder)
-        name = place[1].name if place else model.folder.resolve().name
+        name = model_name(model.folder)
         models[f"{name} (2)" if name in models else name] = model
     labels = [model.label_names for model in models.values()]
     if labels[0] != labels[-1]:
