@@ -71,6 +71,9 @@ def test_damaged_files_are_refused(tmp_path, fitted, change, words):
     path.write_text(json.dumps(change(fitted.to_json())))
     with pytest.raises(EbmcalError, match=words):
         load_calibrator(path)
+    path.write_text('{"calibrator": ')
+    with pytest.raises(EbmcalError, match=r"c\.json is not valid JSON"):
+        load_calibrator(path)
 
 
 @pytest.mark.parametrize(
@@ -84,15 +87,6 @@ def test_a_changed_calibrator_is_never_applied(model_dir, fitted, place, value):
     (model_dir / CARD_FILE).write_text(json.dumps(card))
     with pytest.raises(EbmcalError, match=r"ebmcal\.json is damaged or was edited: the checksum differs"):
         read_calibrator(model_dir)
-
-
-def test_truncated_and_missing_files_are_refused(tmp_path, fitted):
-    fitted.save(tmp_path / "c.json")
-    (tmp_path / "c.json").write_bytes((tmp_path / "c.json").read_bytes()[:100])
-    with pytest.raises(EbmcalError, match=r"c\.json is not valid JSON"):
-        load_calibrator(tmp_path / "c.json")
-    with pytest.raises(EbmcalError, match="does not exist"):
-        load_calibrator(tmp_path / "other.json")
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])

@@ -30,6 +30,7 @@ def test_errors_count_separately():
 def test_scores_on_errors_are_undefined_without_errors():
     for labels in ([0, 0], [1, 1]):
         assert np.isnan(metrics.balanced_brier(labels, probs=[[0.9, 0.1]] * 2))
+        assert np.isnan(metrics.error_auroc(labels, probs=[[0.9, 0.1], [0.8, 0.2]]))
     assert np.isnan(metrics.confidence_on_errors([0, 0], probs=[[0.9, 0.1]] * 2))
     assert metrics.confidence_on_errors([1, 1], probs=[[0.9, 0.1]] * 2) == pytest.approx(0.9)
 
@@ -79,12 +80,8 @@ def test_the_series_of_harmonic_numbers_joins_the_table():
 @pytest.mark.parametrize(("coverage", "accuracy"), [(0.25, 1.0), (0.75, 2 / 3), (1.0, 0.5), (1e-9, 1.0)])
 def test_accuracy_at_coverage(coverage, accuracy):
     assert metrics.accuracy_at_coverage(LABELS, probs=RANKED, coverage=coverage) == pytest.approx(accuracy)
-
-
-def test_accuracy_at_coverage_takes_no_row_too_many():
-    probs, scores = np.tile([0.7, 0.3], (10, 1)), np.arange(10)[::-1]
-    labels = np.array([0] * 7 + [1] * 3)
-    assert metrics.accuracy_at_coverage(labels, probs=probs, scores=scores, coverage=0.7) == 1.0
+    probs, labels = np.tile([0.7, 0.3], (10, 1)), [0] * 7 + [1] * 3  # no row too many: 0.7 · 10 is above 7 in floats
+    assert metrics.accuracy_at_coverage(labels, probs=probs, scores=-np.arange(10), coverage=0.7) == 1.0
 
 
 def test_coverage_at_risk():
@@ -100,11 +97,6 @@ def test_invalid_coverage_risk_and_scores():
         metrics.coverage_at_risk([0], probs=[[1.0]], risk=2)
     with pytest.raises(EbmcalError, match="scores has 2 rows"):
         metrics.aurc([0], probs=[[1.0]], scores=[1, 2])
-
-
-def test_error_auroc_is_undefined_without_errors():
-    for labels in ([0, 0], [1, 1]):
-        assert np.isnan(metrics.error_auroc(labels, probs=RANKED[:2]))
 
 
 def test_ood_detection():
@@ -134,11 +126,8 @@ def test_ood_scores():
         metrics.ood_scores("enrgy", probs=probs)
 
 
-def test_smooth_error_of_certain_forecasts():
-    assert metrics.smooth_ece([0, 1], probs=np.eye(2)) == pytest.approx(0.0, abs=1e-12)
-    assert metrics.smooth_ece([1, 0], probs=np.eye(2)) == pytest.approx(1.0, abs=1e-6)
-
-
-def test_smooth_error_of_a_constant_gap_is_the_gap():
+def test_smooth_error_of_certain_forecasts_and_of_a_constant_gap():
     probs, labels = np.tile([0.8, 0.2], (100, 1)), [0] * 60 + [1] * 40
     assert metrics.smooth_ece(labels, probs=probs) == pytest.approx(0.2, abs=1e-9)
+    assert metrics.smooth_ece([0, 1], probs=np.eye(2)) == pytest.approx(0.0, abs=1e-12)
+    assert metrics.smooth_ece([1, 0], probs=np.eye(2)) == pytest.approx(1.0, abs=1e-6)

@@ -105,12 +105,6 @@ def test_numbers_as_labels_of_named_classes_are_explained_or_refused(tmp_path):
         Predictions.read(path)
 
 
-def test_one_class_column_is_named(tmp_path):
-    (tmp_path / "p.csv").write_text("label,prob_1\n1,0.9\n0,0.2\n")
-    with pytest.raises(EbmcalError, match=r"line 3, column 'label' is 0, but there is only one class column \(1\)"):
-        Predictions.read(tmp_path / "p.csv")
-
-
 def test_a_file_without_labels_is_read_if_that_is_allowed(tmp_path):
     (tmp_path / "p.csv").write_text("prob_a,prob_b\n0.5,0.5\n")
     with pytest.raises(EbmcalError, match="no column 'label'"):

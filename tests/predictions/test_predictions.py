@@ -213,6 +213,7 @@ def test_parquet_with_an_odd_note_is_read_or_refused(tmp_path, note):
         ("label,prob_a,prob_b\na,97,3\n", "Divide percentages by 100"),
         ("label,prob_a,prob_None\nx,1,0\n", "Unknown class 'x'"),
         ("label,prob_\n,1\n", "not empty"),
+        ("label,prob_1\n1,0.9\n0,0.2\n", r"line 3, column 'label' is 0, but there is only one class column \(1\)"),
         ("label,prob_a,energy\na,1,inf\n", "line 2, column 'energy' is inf"),
     ],
 )
