@@ -76,8 +76,7 @@ def ece_classwise_debiased(
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return _debiased(bin_sums(labels, probs, "class", n_bins, binning))
+    return _debiased(*as_labels_and_probs(labels, logits=logits, probs=probs), "class", n_bins, binning)
 
 
 def ece_top_label_debiased(
@@ -88,32 +87,31 @@ def ece_top_label_debiased(
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return _debiased(bin_sums(labels, probs, "top_label", n_bins, binning))
+    return _debiased(*as_labels_and_probs(labels, logits=logits, probs=probs), "top_label", n_bins, binning)
 
 
+@from_statistics
 def mce_classwise(
-    labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
-) -> float:
+    labels: np.ndarray, probs: np.ndarray, n_bins: int = N_BINS, binning: Binning = "width"
+) -> SufficientStatistics:
     """Maximum calibration error, class-wise: the largest gap of any bin of any class.
 
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return float(_largest_gap(bin_sums(labels, probs, "class", n_bins, binning)))
+    return _largest_gap(labels, probs, "class", n_bins, binning)
 
 
+@from_statistics
 def mce_top_label(
-    labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
-) -> float:
+    labels: np.ndarray, probs: np.ndarray, n_bins: int = N_BINS, binning: Binning = "width"
+) -> SufficientStatistics:
     """Maximum calibration error of the confidence.
 
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
     """
-    labels, probs = as_labels_and_probs(labels, logits=logits, probs=probs)
-    return float(_largest_gap(bin_sums(labels, probs, "top_label", n_bins, binning)))
+    return _largest_gap(labels, probs, "top_label", n_bins, binning)
 
 
 @dataclass(frozen=True)
@@ -229,15 +227,6 @@ def _check_bins(n_bins: int, binning: str) -> None:
         raise unknown_name("binning", str(binning), ["width", "mass"])
 
 
-def bin_sums(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning) -> np.ndarray:
-    """Counts, summed forecasts and hits of every bin of every event [3, events, bins]."""
-    each = []
-    for forecast, outcome in events(labels, probs, kind):
-        bins = assign_bins(forecast, n_bins, binning)
-        each.append([np.bincount(bins, weights, minlength=n_bins) for weights in (None, forecast, outcome)])
-    return np.moveaxis(np.array(each, dtype=np.float64), 1, 0)
-
-
 def folded_normal(mean: np.ndarray) -> np.ndarray:
     """E|N(mean, 1)|."""
     from scipy.special import erf
@@ -245,24 +234,44 @@ def folded_normal(mean: np.ndarray) -> np.ndarray:
     return mean * erf(mean / np.sqrt(2)) + np.sqrt(2 / np.pi) * np.exp(-mean * mean / 2)
 
 
-def _debiased(sums: np.ndarray) -> float:
-    """ECE minus the expected effect of label noise, as Kumar et al. (2019) do for its square, from [3, events, bins].
+def _debiased(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning) -> float:
+    """ECE minus the expected effect of label noise, as Kumar et al. (2019) do for its square.
 
     Given its forecasts, the gap d_b of bin b has a standard error of s_b² = acc_b(1 − acc_b)/n_b around the true gap.
     If d_b were the true gap, |gap| would be E|N(d_b, s_b²)| on average (a folded normal), so 2|d_b| minus that is the
     estimate, at least 0. The `uncertainty-calibration` package draws that expectation; this is its closed form.
     """
-    counts, gaps, hits = _per_bin(sums)
+    sums = []
+    for forecast, outcome in events(labels, probs, kind):
+        bins = assign_bins(forecast, n_bins, binning)
+        sums.append([np.bincount(bins, weights, minlength=n_bins) for weights in (None, forecast, outcome)])
+    counts, gaps, hits = _per_bin(np.moveaxis(np.array(sums, dtype=np.float64), 1, 0))
     shares = hits / counts
     spread = np.sqrt(np.maximum(shares * (1 - shares), 0.0) / counts)
     ratio = np.divide(gaps, spread, out=np.zeros_like(gaps), where=spread > 0)
     folded = np.where(spread > 0, spread * folded_normal(ratio), gaps)
-    return max(float((counts * (2 * gaps - folded)).sum() / sums[0].sum()), 0.0)
+    return max(float((counts * (2 * gaps - folded)).sum() / (len(labels) * len(sums))), 0.0)
 
 
-def _largest_gap(sums: np.ndarray) -> np.ndarray:
-    """The largest gap [...] of bin sums [..., 3, events, bins]."""
-    return _per_bin(sums)[1].max(axis=(-1, -2))
+def _largest_gap(
+    labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning
+) -> SufficientStatistics:
+    """MCE from counts, summed forecasts and hits [3, events, bins]; the bins are those of all rows."""
+    edges = [bin_edges(forecast, n_bins, binning)[1:-1] for forecast, _ in events(labels, probs, kind)]
+    shape = (3, len(edges), n_bins)
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        index, amounts = [], []
+        for event, (forecast, outcome) in enumerate(events(labels[part], probs[part], kind)):
+            bins = event * n_bins + np.searchsorted(edges[event], forecast, side="right")
+            index += [bins + i * len(edges) * n_bins for i in range(3)]
+            amounts += [np.ones_like(forecast), forecast, outcome]
+        return np.stack(index), np.stack(amounts)
+
+    def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
+        return _per_bin(sums)[1].max(axis=(-1, -2))
+
+    return SufficientStatistics(len(labels), shape, entries, finish, width=3 * len(edges))
 
 
 def _per_bin(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -270,23 +279,6 @@ def _per_bin(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     counts, forecast, hits = np.moveaxis(sums, -3, 0)
     counts = np.maximum(counts, 1.0)  # an empty bin has no gap and no weight: 0/1 instead of 0/0
     return counts, np.abs(hits - forecast) / counts, hits
-
-
-def mce_statistics(
-    labels: np.ndarray, probs: np.ndarray, *, kind: Kind, n_bins: int = N_BINS, binning: Binning = "width"
-) -> SufficientStatistics | None:
-    """MCE from the bin sums; None for equal-mass bins, which move with the resample."""
-    if binning != "width":
-        return None
-    shape = (3, probs.shape[1] if kind == "class" else 1, n_bins)
-
-    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        forecast, outcome = map(np.stack, zip(*events(labels[part], probs[part], kind), strict=True))
-        index = assign_bins(forecast, n_bins, "width") + np.arange(shape[1])[:, None] * n_bins
-        amounts = [np.ones_like(forecast), forecast, outcome]
-        return np.concatenate([index + i * shape[1] * n_bins for i in range(3)]), np.concatenate(amounts)
-
-    return SufficientStatistics(len(labels), shape, entries, lambda sums, n: _largest_gap(sums), width=3 * shape[1])
 
 
 _CELLS = 1024  # of the grid of the smooth error

@@ -16,7 +16,6 @@ With very many classes blocks start earlier and are fewer, to bound memory.
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,7 +28,6 @@ from ebmcal.metrics.calibration import (
     Kind,
     NoiseBias,
     binned_error,
-    mce_statistics,
     simulated_bias,
     wilson,
 )
@@ -62,11 +60,10 @@ class Metric:
     is_binned: bool = False  # takes n_bins and binning
     is_raised_by_noise: bool = False  # has a noise floor
     events: Kind | None = None  # of an expected binned error: what it bins, for its interval in closed form
-    own_statistics: Callable[..., SufficientStatistics | None] | None = None  # if the function has none
 
     def statistics(self, labels: np.ndarray, probs: np.ndarray, **options: Any) -> SufficientStatistics | None:
         """What is resampled; None: the metric itself is, one resample at a time."""
-        make = self.own_statistics or getattr(self.function, "statistics", None)
+        make = getattr(self.function, "statistics", None)
         return None if make is None else make(labels, probs, **options)
 
 
@@ -89,11 +86,6 @@ def _ece(function: Callable[..., float], title: str, kind: Kind, *, debiased: bo
     return Metric(function, title, is_binned=True, is_raised_by_noise=not debiased, events=kind)
 
 
-def _mce(function: Callable[..., float], title: str, kind: Kind) -> Metric:
-    statistics = partial(mce_statistics, kind=kind)
-    return Metric(function, title, is_binned=True, is_raised_by_noise=True, own_statistics=statistics)
-
-
 def _by_name(*metrics: Metric) -> dict[str, Metric]:
     return {metric.function.__name__: metric for metric in metrics}
 
@@ -106,8 +98,8 @@ METRICS: dict[str, Metric] = _by_name(
     _ece(calibration.ece_top_label, "ECE top-label", "top_label"),
     _ece(calibration.ece_classwise_debiased, "ECE class-wise, debiased", "class", debiased=True),
     _ece(calibration.ece_top_label_debiased, "ECE top-label, debiased", "top_label", debiased=True),
-    _mce(calibration.mce_classwise, "MCE class-wise", "class"),
-    _mce(calibration.mce_top_label, "MCE top-label", "top_label"),
+    Metric(calibration.mce_classwise, "MCE class-wise", is_binned=True, is_raised_by_noise=True),
+    Metric(calibration.mce_top_label, "MCE top-label", is_binned=True, is_raised_by_noise=True),
     Metric(calibration.smooth_ece, "smooth ECE top-label", is_raised_by_noise=True),
     Metric(classification.nll, "NLL", bounds=(0.0, np.inf)),
     Metric(classification.brier, "Brier", bounds=(0.0, 2.0)),
