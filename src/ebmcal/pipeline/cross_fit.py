@@ -60,7 +60,7 @@ def plan_folds(
         shown = ", ".join(repr(names[int(label)]) for label in rare)
         reporter.info(
             f"cross-fitting: warning: labels with a single training text: {shown}. These rows are in every training "
-            "part and get no out-of-fold prediction. If a label is misspelt, correct it."
+            "part and get no out-of-fold prediction. If a label is misspelt, merge it (--merge-labels)."
         )
     is_split, folds = ~np.isin(labels, rare), np.full(len(labels), -1)
     folds[is_split] = stratified_folds(keys[is_split], labels[is_split], n_folds or N_FOLDS, seed)
