@@ -1,7 +1,5 @@
 """`ebmcal abstain`: the rule in a model directory, what it prints and what it refuses."""
 
-import json
-
 import numpy as np
 import pytest
 
@@ -9,6 +7,7 @@ from ebmcal import AbstentionRule, Predictions
 from ebmcal.calibration import TemperatureScaling, read_calibrator, save_calibrator
 from ebmcal.run_dir import update_card
 from ebmcal.selective import read_rule
+from synthetic_run import write_model
 
 NAMES = ("neg", "neu", "pos")
 GUARANTEES = ("--max-error", "0.1", "--coverage", "0.9")
@@ -27,17 +26,9 @@ def rows(n=800, seed=0, **changes):
     return Predictions(y, NAMES, **{"logits": 3 * logits, "energies": rng.normal(size=n), "ids": ids} | changes)
 
 
-def write_model(folder):
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(NAMES)}}))
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    return folder
-
-
 @pytest.fixture
 def model_dir(tmp_path):
-    folder = write_model(tmp_path / "model")
+    folder = write_model(tmp_path / "model", NAMES)
     save_calibrator(folder, TemperatureScaling().fit_predictions(rows(seed=1)))
     return folder
 

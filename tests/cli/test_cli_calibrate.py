@@ -8,6 +8,7 @@ import pytest
 from ebmcal import Predictions
 from ebmcal.calibration import ScalingBinning, TemperatureScaling, folded_temperature, load_calibrator, read_calibrator
 from ebmcal.run_dir import RunDir, Trial, update_card
+from synthetic_run import write_model
 
 NAMES = ("neg", "neu", "pos")
 ABOUT = {"task": "reviews", "method": "hidden", "seed": 1}
@@ -26,15 +27,9 @@ def rows(n=800, seed=0, names=NAMES, **changes):
     return Predictions(y, names, logits=3 * logits, **changes)
 
 
-def write_model(folder, names=NAMES):
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps({"id2label": {str(i): name for i, name in enumerate(names)}}))
-    return folder
-
-
 @pytest.fixture
 def model_dir(tmp_path):
-    return write_model(tmp_path / "model")
+    return write_model(tmp_path / "model", NAMES, weights=False)
 
 
 @pytest.fixture
@@ -71,7 +66,7 @@ def test_classes_in_another_order_or_numbered_are_matched_with_those_of_the_mode
 
 
 def test_default_names_of_a_model_are_not_compared(tmp_path, held_out, run):
-    folder = write_model(tmp_path / "plain", names=("LABEL_0", "LABEL_1", "LABEL_2"))
+    folder = write_model(tmp_path / "plain", ("LABEL_0", "LABEL_1", "LABEL_2"))
     run(folder, "--predictions", held_out)
     assert read_calibrator(folder).label_names_ == list(NAMES)
 
@@ -111,7 +106,7 @@ def test_the_models_own_calibration_split_is_accepted(model_dir, tmp_path, run):
     update_card(model_dir, **ABOUT)
     for meta in (ABOUT | {"split": "calibration"}, {}, {"model": str(model_dir)}, {"model": "gone"}):
         run(model_dir, "--predictions", written(rows(meta=meta), tmp_path / "p.parquet"))
-    other = write_model(tmp_path / "other")
+    other = write_model(tmp_path / "other", NAMES)
     update_card(other, **ABOUT | {"method": "scalar"})
     path = written(rows(meta={"model": str(other)}), tmp_path / "p.parquet")
     assert "method scalar, not hidden" in run(model_dir, "--predictions", path, code=1)
@@ -119,7 +114,7 @@ def test_the_models_own_calibration_split_is_accepted(model_dir, tmp_path, run):
 
 def test_a_run_directory_stands_for_its_recommended_model(tmp_path, held_out, run):
     directory = RunDir(tmp_path / "run")
-    folder = write_model(directory.model(Trial("hidden", 2)))
+    folder = write_model(directory.model(Trial("hidden", 2)), NAMES)
     directory.config.write_text("{}")
     assert "has no recommended model yet" in run(directory.root, "--predictions", held_out, code=1)
     directory.results.write_text(json.dumps({"recommended": {"trial": "hidden-seed2"}}))

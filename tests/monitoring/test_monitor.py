@@ -14,6 +14,7 @@ from ebmcal.calibration.persistence import calibrator_fingerprint
 from ebmcal.run_dir import RunDir, Trial, update_card, weights_fingerprint
 from ebmcal.selective import save_rule
 from ebmcal.storage import write_json
+from synthetic_run import write_model
 
 NAMES = ("no", "yes")
 TRIAL = Trial("hidden", 1)
@@ -38,12 +39,7 @@ def model(tmp_path):
     """A model directory in a run, as far as monitoring needs it."""
     run = RunDir(tmp_path / "run")
     predict(400, seed=1).write(run.predictions(TRIAL, "calibration"))
-    folder = run.model(TRIAL)
-    folder.mkdir(parents=True)
-    write_json(folder / "config.json", {"id2label": dict(enumerate(NAMES))})
-    header = json.dumps({"w": {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}}).encode()
-    (folder / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
-    return folder
+    return write_model(run.model(TRIAL), NAMES)
 
 
 def write_log(path, days=(False, False, True), n=120, labels=False):

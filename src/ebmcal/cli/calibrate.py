@@ -8,17 +8,8 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ebmcal.cli.options import (
-    DATA,
-    LABEL_COLUMN,
-    NORMALIZE,
-    OVERWRITE,
-    PREDICTIONS,
-    argument,
-    check_outputs,
-    flag,
-    option,
-)
+from ebmcal.cli import options as shared
+from ebmcal.cli.options import argument, check_outputs, flag, option
 from ebmcal.errors import EbmcalError, require_extra
 
 if TYPE_CHECKING:
@@ -28,8 +19,8 @@ if TYPE_CHECKING:
 
 def calibrate(
     model: Path | None = argument("Model or run directory, which stores the calibrator. None: any files.", None),
-    predictions: Path | None = PREDICTIONS,
-    data: Path | None = DATA,
+    predictions: Path | None = shared.PREDICTIONS,
+    data: Path | None = shared.DATA,
     calibrator: str = option("Calibrator; settings may follow, as in scaling-binning:n_bins=15.", "temperature"),
     fold: bool = flag("Divide the model's last layer by the temperature.", "--fold"),
     save: Path | None = option("Write the calibrator to this JSON file."),
@@ -37,9 +28,9 @@ def calibrate(
     apply: Path | None = option("Prediction file to calibrate; labels are not needed."),
     output: Path | None = option("Calibrated predictions: .parquet, .csv or .jsonl.", None, "--output", "-o"),
     allow_mismatch: bool = flag("Accept training rows or predictions of another model.", "--allow-mismatch"),
-    normalize: bool = NORMALIZE,
-    label_column: str = LABEL_COLUMN,
-    overwrite: bool = OVERWRITE,
+    normalize: bool = shared.NORMALIZE,
+    label_column: str = shared.LABEL_COLUMN,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
     from ebmcal.calibration import apply_to_file, load_calibrator, make_calibrator, read_held_out
@@ -122,8 +113,8 @@ def _print_fit(fitted: "Calibrator", rows: "Predictions") -> None:
 
 def abstain(
     model: Path | None = argument("Model or run directory, which stores the rule. None: a rule for a file.", None),
-    predictions: Path | None = PREDICTIONS,
-    data: Path | None = DATA,
+    predictions: Path | None = shared.PREDICTIONS,
+    data: Path | None = shared.DATA,
     max_error: float | None = option("Maximum share of wrong answers."),
     confidence: float = option("Probability that the error guarantee holds.", 0.9),
     score: str = option("Score of the threshold: confidence or energy.", "confidence"),
@@ -138,11 +129,11 @@ def abstain(
     ),
     answer_ood: bool = flag("Answer OOD texts as well.", "--answer-ood"),
     training: Path | None = option("Training texts for distances. [default: those of the model's run]"),
-    normalize: bool = NORMALIZE,
-    label_column: str = LABEL_COLUMN,
+    normalize: bool = shared.NORMALIZE,
+    label_column: str = shared.LABEL_COLUMN,
     output: Path | None = option("Also write the rule to this JSON file.", None, "--output", "-o"),
     evaluate: Path | None = option("Predictions for other labelled rows, on which to evaluate the rule."),
-    overwrite: bool = OVERWRITE,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
     from ebmcal.calibration.persistence import check_model_dir

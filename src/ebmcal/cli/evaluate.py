@@ -8,21 +8,8 @@ from typing import TYPE_CHECKING, Literal
 
 import typer
 
-from ebmcal.cli.options import (
-    JSON_FILE,
-    MODEL,
-    NORMALIZE,
-    OVERWRITE,
-    REPORT,
-    TEXT_COLUMN,
-    TEXT_PAIR_COLUMN,
-    argument,
-    check_outputs,
-    flag,
-    option,
-    split_names,
-    write_results,
-)
+from ebmcal.cli import options as shared
+from ebmcal.cli.options import argument, check_outputs, flag, option, split_names, write_results
 from ebmcal.errors import EbmcalError
 from ebmcal.run_dir import RunDir
 from ebmcal.storage import read_json
@@ -51,12 +38,12 @@ def evaluate(
     n_bins: int = option("Bins of the binned calibration errors.", 20, min=1),
     resamples: int = option("Resamples for intervals and tests; 0 for none.", 1000, min=0, max=100000),
     seed: int = option("Seed of the resampling.", 0, min=0),
-    normalize: bool = NORMALIZE,
+    normalize: bool = shared.NORMALIZE,
     verbose: bool = flag("Show intervals.", "--verbose", "-v"),
     format: Literal["table", "markdown", "latex", "json"] = option("Output format.", "table", "--format", "-f"),
-    json_file: Path | None = JSON_FILE,
-    report: Path | None = REPORT,
-    overwrite: bool = OVERWRITE,
+    json_file: Path | None = shared.JSON_FILE,
+    report: Path | None = shared.REPORT,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Evaluate prediction files: accuracy, calibration and ranking with intervals, tests and a verdict."""
     from ebmcal.evaluation import evaluate, split_name
@@ -129,7 +116,7 @@ def report(
     run: Path = argument("Run directory of a finished `ebmcal run`."),
     output: Path | None = option("Output file. [default: RUN/report.html; text is printed]", None, "--output", "-o"),
     format: Literal["html", "markdown", "latex", "json"] = option("Output format.", "html", "--format", "-f"),
-    overwrite: bool = OVERWRITE,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Write the report of a run: recommendation, results, errors, plots; or its tables as text."""
     from ebmcal.reports import report_text, write_report
@@ -154,7 +141,7 @@ def report(
 
 
 def monitor(
-    model: Path = MODEL,
+    model: Path = shared.MODEL,
     log: list[Path] = argument("Its predictions in use: .parquet, .csv or .jsonl files."),
     reference: Path | None = option("Labelled predictions for typical texts. [default: those of the model's run]"),
     labels: Path | None = option("Known labels: a file with the columns id and label."),
@@ -164,10 +151,10 @@ def monitor(
     false_alarm_rate: float = option("Probability of any drift alarm if nothing has changed.", 0.05),
     planned_windows: int | None = option("Bound it over this many windows. [default: those of the log]"),
     min_accuracy: float | None = option("Alarm if the accuracy is significantly lower than this."),
-    normalize: bool = NORMALIZE,
-    report: Path | None = REPORT,
-    json_file: Path | None = JSON_FILE,
-    overwrite: bool = OVERWRITE,
+    normalize: bool = shared.NORMALIZE,
+    report: Path | None = shared.REPORT,
+    json_file: Path | None = shared.JSON_FILE,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Estimate accuracy and detect drift and OOD texts, window by window.
 
@@ -190,20 +177,20 @@ def monitor(
 
 
 def robustness(
-    model: Path = MODEL,
+    model: Path = shared.MODEL,
     data: Path = option("Labelled texts: CSV, TSV, JSONL or Parquet.", ...),
     baseline: Path | None = option("Another model, evaluated on the same texts."),
     perturbations: str | None = option("Names of perturbations, separated by commas. [default: all]"),
     suite: list[Path] | None = option("YAML file with your own tests; may be repeated."),
     builtin: bool = option("Run the built-in suites.", True, "--builtin/--no-builtin"),
-    text_column: str | None = TEXT_COLUMN,
-    text_pair_column: str | None = TEXT_PAIR_COLUMN,
+    text_column: str | None = shared.TEXT_COLUMN,
+    text_pair_column: str | None = shared.TEXT_PAIR_COLUMN,
     label_column: str = option("Label column.", "label"),
     max_rows: int = option("Maximum number of texts; a sample is drawn.", 500, min=1),
     seed: int = option("Seed of the sample and of the perturbations.", 0, min=0),
-    report: Path | None = REPORT,
-    json_file: Path | None = JSON_FILE,
-    overwrite: bool = OVERWRITE,
+    report: Path | None = shared.REPORT,
+    json_file: Path | None = shared.JSON_FILE,
+    overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Evaluate accuracy, calibration, energy and OOD detection on perturbed texts, and run CheckList-like tests."""
     from ebmcal.robustness import evaluate_robustness

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from ebmcal import __version__
-from ebmcal.cli.options import RAY_ADDRESS, WORKERS, argument, flag, option, split_names, with_config
+from ebmcal.cli import options as shared
+from ebmcal.cli.options import argument, flag, option, split_names, with_config
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 
 if TYPE_CHECKING:
@@ -136,8 +137,8 @@ def generate_noise(
     config: "RunConfig",
     count: int | None = option("Texts to generate. [default: what a training draws]", min=1),
     engine: str | None = option("local (this process) or ray (a cluster). [local]"),
-    ray_address: str | None = RAY_ADDRESS,
-    workers: int | None = WORKERS,
+    ray_address: str | None = shared.RAY_ADDRESS,
+    workers: int | None = shared.WORKERS,
 ) -> None:
     """Train the noise language model and generate its texts; `ebmcal run` with the same settings finds them."""
     chosen = _find_engine(engine or "local", ray_address, workers)

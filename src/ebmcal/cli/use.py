@@ -10,17 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ebmcal.cli.options import (
-    MODEL,
-    OVERWRITE,
-    RAY_ADDRESS,
-    TEXT_COLUMN,
-    TEXT_PAIR_COLUMN,
-    WORKERS,
-    argument,
-    flag,
-    option,
-)
+from ebmcal.cli import options as shared
+from ebmcal.cli.options import argument, flag, option
 from ebmcal.errors import EbmcalError, plural
 from ebmcal.serving import Limits
 
@@ -35,23 +26,23 @@ def predict(
         metavar="MODEL... [FILE|-]",
     ),
     output: Path | None = option("CSV, JSONL or Parquet file. [default: standard output]", None, "--output", "-o"),
-    text_column: str | None = TEXT_COLUMN,
-    text_pair_column: str | None = TEXT_PAIR_COLUMN,
+    text_column: str | None = shared.TEXT_COLUMN,
+    text_pair_column: str | None = shared.TEXT_PAIR_COLUMN,
     label_column: str | None = option("Label column, if there is one."),
     id_column: str | None = option("Column with ids. [default: id, or the row number]"),
     raw: bool = flag("Write logits; no calibrator, no abstention.", "--raw"),
     rule: Path | None = option("Abstention rule (from `ebmcal abstain --output`)."),
     no_rule: bool = flag("Ignore the abstention rule of the model.", "--no-rule"),
     strict: bool = flag("Stop at the first bad row.", "--strict"),
-    overwrite: bool = OVERWRITE,
+    overwrite: bool = shared.OVERWRITE,
     escape_formulas: bool = flag("Put ' before CSV cells that start with =, +, - or @.", "--escape-formulas"),
     mc_dropout: int = option("Average this many passes with dropout.", 0, min=0),
     input_format: str | None = option("csv, tsv, jsonl, json, parquet or lines. [default: by suffix; stdin: lines]"),
     encoding: str | None = option("Encoding of the input. [default: UTF-8]"),
     output_format: str | None = option("Standard output: csv or jsonl.", None, "--format"),
     engine: str = option("local or ray.", "local"),
-    workers: int | None = WORKERS,
-    ray_address: str | None = RAY_ADDRESS,
+    workers: int | None = shared.WORKERS,
+    ray_address: str | None = shared.RAY_ADDRESS,
 ) -> None:
     """Predict label, probabilities, confidence, energy and abstention for every row; your columns are kept.
 
@@ -127,7 +118,7 @@ def _with_limits(function: Callable[..., None]) -> Callable[..., None]:
 
 @_with_limits
 def serve(
-    model: Path = MODEL,
+    model: Path = shared.MODEL,
     ui: bool = flag("Add a web page at / to try the model.", "--ui"),
     baseline: Path | None = option("Another model, shown next to it in the web UI."),
     host: str = option("Address to listen on; 0.0.0.0 for all.", "127.0.0.1"),
@@ -147,7 +138,7 @@ def serve(
 
 
 def export(
-    model: Path = MODEL,
+    model: Path = shared.MODEL,
     onnx: Path = option(
         "Directory to create; model.onnx, tokenizer.json and config.json go into it.", ..., metavar="DIR"
     ),
@@ -171,7 +162,7 @@ def export(
 
 
 def push(
-    model: Path = MODEL,
+    model: Path = shared.MODEL,
     name: str = argument("USER/NAME on the hub."),
     public: bool = flag("Visible to everybody; private by default.", "--public"),
     dry_run: bool = flag("List what would be sent.", "--dry-run"),
