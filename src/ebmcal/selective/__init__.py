@@ -152,7 +152,7 @@ def _check_settings(shares: dict[str, float | None], names: dict[str, str | None
         if value is not None and not (isinstance(value, int | float) and 0 < value < 1):
             flag = "--" + name.replace("_", "-")
             raise EbmcalError(f"{name} ({flag}): expected a share between 0 and 1, got {value!r}.")
-    for (kind, given), table in zip(names.items(), (SCORES, SETS, OOD_SCORES), strict=True):
+    for (kind, given), table in zip(names.items(), (list(SCORES), list(SETS), list(OOD_SCORES)), strict=True):
         if given is not None and given not in table:
             raise unknown_name(kind, given, table)
 
