@@ -62,7 +62,10 @@ class Calibrator:
         Exact duplicates count once when the number of rows is compared with `min_rows`.
         """
         rows = predictions.labelled()
-        self._fit_rows(_checked_logits(logits_in(rows)), rows.labels, int(distinct_rows(rows).max()) + 1)
+        self._check_settings()
+        is_plenty = rows.n_rows > 100 * self.min_rows(rows.n_classes)  # even if most are duplicates
+        n_distinct = rows.n_rows if is_plenty else int(distinct_rows(rows).max()) + 1
+        self._fit_rows(_checked_logits(logits_in(rows)), rows.labels, n_distinct)
         self.label_names_, self.fitted_on_ = list(rows.label_names), FittingRows.of(rows)
         return self
 
