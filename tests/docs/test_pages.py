@@ -66,8 +66,11 @@ def test_every_page_is_in_the_navigation():
 
 def test_the_documentation_is_short():
     assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
-    words = [word for page in [ROOT / "README.md", *DOCS] for word in page.read_text(encoding="utf-8").split()]
-    assert sum(bool(re.search(r"\w", word)) for word in words) <= 15_000
+    pages = [page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *DOCS]]
+    written = [
+        re.sub(r"<!-- [\w-]+ -->\n.*?<!-- end -->", "", page, flags=re.S) for page in pages
+    ]  # no generated tables
+    assert sum(bool(re.search(r"\w", word)) for page in written for word in page.split()) <= 12_000
 
 
 @cache
