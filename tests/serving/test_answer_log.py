@@ -9,10 +9,12 @@ import pytest
 pytest.importorskip("torch")
 pytest.importorskip("fastapi")
 
-from server_tools import NAMES, call, classify, running, save_classifier
+from server_tools import NAMES, call, classify, fitted_temperature, running, save_classifier
 
 import ebmcal
 from ebmcal import EbmcalError
+from ebmcal.calibration import save_calibrator
+from ebmcal.run_dir import update_card
 from ebmcal.serving import create_app, serve
 from tiny_models import SENTENCES
 
@@ -64,6 +66,31 @@ def test_monitor_reads_the_log_and_refuses_that_of_another_model(tmp_path):
     other = save_classifier(tmp_path / "other", seed=1)
     with pytest.raises(EbmcalError, match=r"log\.jsonl was written by another model"):
         ebmcal.monitor(other, path, reference=ebmcal.load(other).predict(labelled, label_column="label"))
+
+
+def test_monitor_does_not_take_another_calibrator_for_drift(tmp_path):
+    folder, path = save_classifier(tmp_path / "monitored"), tmp_path / "log.jsonl"
+    labelled = {"text": SENTENCES, "label": [NAMES[i % 3] for i in range(len(SENTENCES))]}
+    reference = ebmcal.load(folder).predict(labelled, label_column="label")
+
+    def serve_texts():
+        with running(create_app({"monitored": ebmcal.load(folder)}, log_file=path)) as app:
+            classify(app, {"inputs": SENTENCES[::3]})
+
+    serve_texts()
+    assert not ebmcal.monitor(folder, path, reference=reference).alarms
+    save_calibrator(folder, fitted_temperature())
+    with pytest.raises(EbmcalError, match="all 40 rows were answered before the model was calibrated again"):
+        ebmcal.monitor(folder, path, reference=reference)
+    serve_texts()
+    with pytest.warns(UserWarning, match="40 rows of the log were answered with another calibrator and are left out"):
+        found = ebmcal.monitor(folder, path, reference=reference)
+    assert found.document["windows"][0]["n_rows"] == 40
+    assert not found.alarms
+    ebmcal.load(folder).predict(SENTENCES).write(tmp_path / "answers.parquet")
+    update_card(folder, calibrator=None)
+    with pytest.raises(EbmcalError, match="answers.parquet was written before .* was calibrated again"):
+        ebmcal.monitor(folder, tmp_path / "answers.parquet", reference=reference)
 
 
 def test_a_slow_or_failing_disk_costs_rows_but_no_answer(model, tmp_path, monkeypatch, caplog):

@@ -18,11 +18,11 @@ import pandas as pd
 
 from ebmcal.calibration import folded_temperature, read_calibrator
 from ebmcal.calibration.leakage import IDENTITY, model_differences
-from ebmcal.calibration.persistence import read_for_model
-from ebmcal.errors import EbmcalError, RowError, error_context
+from ebmcal.calibration.persistence import calibrator_fingerprint, read_for_model
+from ebmcal.errors import EbmcalError, RowError, error_context, plural
 from ebmcal.predictions import Predictions
-from ebmcal.predictions.files import read_columns
-from ebmcal.run_dir import predictions_of_model
+from ebmcal.predictions.files import FileColumns, read_columns
+from ebmcal.run_dir import predictions_of_model, weights_fingerprint
 from ebmcal.selective import calibrated
 from ebmcal.storage import PathLike, file_checksum
 
@@ -66,7 +66,8 @@ def read_log(
 ) -> Log:
     """Read the files of one log, join them and sort them by time (`time_column`, by default "time" if it exists).
 
-    Predictions of another model than the given one are refused. A file given twice, also as a copy, counts once, and so
+    Predictions of another model or calibrator than the given one are refused; rows of an answer log with another
+    calibrator than others are left out with a warning. A file given twice, also as a copy, counts once, and so
     do rows with the same id, time and probabilities.
     """
     if not paths:
@@ -78,7 +79,7 @@ def read_log(
             warnings.warn(f"{path} has the same content as another file and is counted once.", stacklevel=3)
             continue
         with error_context(path):
-            parts[key] = _read_file(path, label_names, time_column, normalize)
+            parts[key] = _read_file(path, model, label_names, time_column, normalize)
         if model is not None:
             check_same_model(model, parts[key].rows, path)
     with error_context(", ".join(map(str, paths))):
@@ -86,7 +87,9 @@ def read_log(
     return log if log.times is None else _without_repeats(log.take(np.argsort(log.times, kind="stable")))
 
 
-def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: str | None, normalize: bool) -> Log:
+def _read_file(
+    path: PathLike, model: Path | None, label_names: Sequence[str] | None, time_column: str | None, normalize: bool
+) -> Log:
     table = read_columns(path)
     columns, name = table.columns, time_column or "time"
     if time_column and name not in columns:
@@ -95,6 +98,9 @@ def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: s
     if len(weights) > 1:
         raise EbmcalError(f"the rows are from {len(weights)} models (column 'weights'). Give the rows of one model.")
     table.meta = table.meta | ({"weights": weights.pop()} if weights else {})
+    if model is not None and {"time", "weights", "calibrator"} <= columns.keys():
+        table = _with_calibrator(table, model)
+        columns = table.columns
     rows = Predictions.from_columns(table, label_names, normalize=normalize, labels_required=False)
     with table.name_rows():
         times = parse_times(columns[name], name) if name in columns else None
@@ -104,6 +110,25 @@ def _read_file(path: PathLike, label_names: Sequence[str] | None, time_column: s
         raise EbmcalError(f"column 'is_ood': expected true or false, got {bad!r}.")
     abstained = None if decisions is None else np.array([decision == "abstain" for decision in decisions])
     return Log(rows, times, abstained, None if flags is None else np.array([FLAGS[flag.lower()] for flag in flags]))
+
+
+def _with_calibrator(table: FileColumns, model: Path) -> FileColumns:
+    """The rows of an answer log that were answered with the present calibrator of the model."""
+    now = calibrator_fingerprint(read_calibrator(model)) or "none"
+    given = list(map(str, table.columns["calibrator"]))
+    same = np.flatnonzero([value == now for value in given])
+    others = len(given) - len(same)
+    if others and table.meta.get("weights") == weights_fingerprint(model):  # else it is of another model: refused
+        if not len(same):
+            raise EbmcalError(
+                f"all {plural(others, 'row')} were answered before the model was calibrated again, so their "
+                "confidences cannot be compared with those of now. Give a log written since then."
+            )
+        warnings.warn(
+            f"{plural(others, 'row')} of the log were answered with another calibrator and are left out.", stacklevel=4
+        )
+        return table.rows(same)
+    return table
 
 
 def _complete(columns: dict[str, Any], name: str) -> list[str] | None:
@@ -284,8 +309,14 @@ def as_answered(rows: Predictions, folder: Path) -> Predictions:
 
 
 def check_same_model(folder: Path, rows: Predictions, name: PathLike) -> None:
-    """Refuse predictions of another model; warn if they do not state their model."""
+    """Refuse predictions of another model or calibrator; warn if they do not state their model."""
     if differences := model_differences(rows.meta, folder):
         raise EbmcalError(f"{name} was written by another model than {folder}: {differences}.")
+    now = read_calibrator(folder)
+    if rows.logits is None and "model" in rows.meta and rows.meta.get("calibrator") != (now and now.description):
+        raise EbmcalError(
+            f"{name} was written before {folder} was calibrated again, so its confidences cannot be compared with "
+            "those of now. Predict these texts again, or with --raw: then the present calibrator is applied."
+        )
     if not rows.meta.keys() & {"model", "weights", *IDENTITY}:
         warnings.warn(f"{name} does not state which model wrote it, so this was not checked.", stacklevel=3)

@@ -51,7 +51,8 @@ class FileColumns:
     def rows(self, index: np.ndarray) -> "FileColumns":
         """The rows at these positions, in this order."""
         columns = {n: c[index] if isinstance(c, np.ndarray) else [c[i] for i in index] for n, c in self.columns.items()}
-        return FileColumns(columns, self.label_names, self.meta, self.path, index)
+        positions = index if self.positions is None else self.positions[index]
+        return FileColumns(columns, self.label_names, self.meta, self.path, positions)
 
     @contextlib.contextmanager
     def name_rows(self) -> Iterator[None]:

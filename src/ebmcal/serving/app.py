@@ -253,7 +253,8 @@ async def _classify(service: Service, content: bytes) -> dict[str, Any]:
     answers = await service.answer(texts, name)
     ids: list[str | None] = [None] * len(texts)
     if service.answer_log is not None:
-        ids = [*service.answer_log.append(name, service.engines[name].model.fingerprint, texts, answers)]
+        about = {"model": name, **service.engines[name].identity}
+        ids = [*service.answer_log.append(about, texts, answers)]
     return {"model": name, "results": [{"id": key, **answer} for key, answer in zip(ids, answers, strict=True)]}
 
 

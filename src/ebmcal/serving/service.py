@@ -23,6 +23,7 @@ import numpy as np
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from starlette.exceptions import HTTPException
 
+from ebmcal.calibration.persistence import calibrator_fingerprint
 from ebmcal.errors import EbmcalError, unknown_name
 from ebmcal.methods import METHODS
 from ebmcal.model import Model
@@ -62,6 +63,14 @@ class Engine:
         self.model = model
         self.rule = model.abstention_rule  # raises if it was fitted for another model or calibrator
         self.max_characters = model.max_length * CHARACTERS_PER_TOKEN
+
+    @functools.cached_property
+    def identity(self) -> dict[str, str]:
+        """Which weights and calibrator answer, for the answer log."""
+        return {
+            "weights": self.model.fingerprint,
+            "calibrator": calibrator_fingerprint(self.model.calibrator) or "none",
+        }
 
     def describe(self) -> dict[str, Any]:
         """The entries of `/v1/models`."""
@@ -176,7 +185,7 @@ def check_log(path: Path) -> None:
     if path.exists() and path.stat().st_size:
         try:
             with open(path, "rb+") as handle:
-                is_log = {"time", "id", "weights"} <= json.loads(handle.readline(1_000_000)).keys()
+                is_log = {"time", "id", "weights", "calibrator"} <= json.loads(handle.readline(1_000_000)).keys()
         except (ValueError, AttributeError, RecursionError, PermissionError):
             is_log = False
         if not is_log:
@@ -203,12 +212,12 @@ class AnswerLog:
         self._writer = threading.Thread(target=self._write_all, name="answer log", daemon=True)
         self._writer.start()
 
-    def append(self, model: str, weights: str, texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str]:
+    def append(self, about: dict[str, str], texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str]:
         """Queue the answers to one request and return the ids of the rows; never waits."""
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
         ids, lines = [f"{self._prefix}-{next(self._numbers)}" for _ in answers], []
         for key, text, answer in zip(ids, texts, answers, strict=True):
-            row = {"time": now, "id": key, "model": model, "weights": weights}
+            row = {"time": now, "id": key, **about}
             if self.with_texts:
                 row |= {"text": text} if isinstance(text, str) else {"text": text[0], "text_pair": text[1]}
             row |= {"predicted": answer["label"]} | {f"prob_{name}": p for name, p in answer["probabilities"].items()}
