@@ -53,6 +53,11 @@ def test_a_plain_checkpoint_predicts_like_transformers(model, folder):
     assert set(p.predicted_labels) <= set(NAMES)
 
 
+def test_empty_texts_are_predicted_with_a_warning(model):
+    with pytest.warns(UserWarning, match="1 empty text: its prediction means nothing"):
+        assert len(model.predict(["", SENTENCES[0]])) == 2
+
+
 def test_texts_from_lists_files_and_tables(model, tmp_path):
     table = pd.DataFrame({"text": SENTENCES[:5], "label": ["good"] * 5, "key": list("abcde")})
     table.to_csv(tmp_path / "t.csv", index=False)

@@ -72,11 +72,12 @@ def test_labels_of_any_type_keep_the_order_of_classes(encoder_dir, bad, other, c
     assert set(fitted.predict(pairs)) <= set(classes)
 
 
-def test_empty_and_missing_texts_are_kept(encoder_dir):
+def test_empty_and_missing_texts_are_left_out_of_training_and_predicted_with_a_warning(encoder_dir):
     texts = ["", None, float("nan"), *TEXTS[3:]]
-    with pytest.warns(UserWarning, match="3 rows with an empty text, the first is row 0"):
+    with pytest.warns(UserWarning, match="3 rows with an empty text, the first is row 0 .*: left out"):
         fitted = make(encoder_dir, method="baseline").fit(pd.Series(texts), LABELS)
-    probs = fitted.predict_proba(texts[:4])
+    with pytest.warns(UserWarning, match="3 empty texts: their predictions mean nothing"):
+        probs = fitted.predict_proba(texts[:4])
     np.testing.assert_allclose(probs[0], probs[2], atol=1e-6)
 
 

@@ -8,6 +8,7 @@ import functools
 import os
 import re
 import shutil
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +21,8 @@ from transformers import AutoTokenizer
 from ebmcal.calibration import Calibrator, make_calibrator, read_calibrator, save_calibrator
 from ebmcal.calibration.leakage import check_held_out
 from ebmcal.data import as_dataset
-from ebmcal.errors import EbmcalError
+from ebmcal.data.files import is_empty
+from ebmcal.errors import EbmcalError, plural
 from ebmcal.methods import register_energy
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, Text
 from ebmcal.modeling.energies import ENERGIES
@@ -148,6 +150,9 @@ class Model:
                 texts, text_column=text_column, text_pair_column=text_pair_column, label_column=label_column,
                 id_column=id_column,
             )  # fmt: skip
+            if n_empty := sum(map(is_empty, pairs)):
+                whose = "its prediction means" if n_empty == 1 else "their predictions mean"
+                warnings.warn(f"{plural(n_empty, 'empty text')}: {whose} nothing.", stacklevel=2)
         rule = self.abstention_rule if dropout_seed is None else None
         features = rule is not None and rule.needs_features
         with make_reporter(progress).stage(f"Predicting with {self.folder.name}", len(pairs)) as advance:

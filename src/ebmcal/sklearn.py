@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from ebmcal.data import as_dataset
-from ebmcal.data.files import Tally, as_label
+from ebmcal.data.files import Tally, as_label, is_empty
 from ebmcal.errors import EbmcalError, plural
 from ebmcal.model import Model, load
 from ebmcal.progress import Reporter
@@ -72,7 +72,7 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
         self.progress = progress
 
     def fit(self, X: Any, y: Any) -> "EnergyTextClassifier":
-        """Train on texts [n] (or pairs [n, 2]) and labels [n] of any type; all rows are used for training."""
+        """Train on texts [n] (or pairs [n, 2]) and labels [n] of any type; rows with an empty text are left out."""
         if y is None:
             raise EbmcalError("EnergyTextClassifier requires y to be passed, but the target y is None.")
         if self.calibration not in (None, "cross-fit"):
@@ -81,8 +81,8 @@ class EnergyTextClassifier(ClassifierMixin, BaseEstimator):
             raise EbmcalError("settings: merge_labels is for files. Replace the labels in y.")
         texts, y = as_texts(X), column_or_1d(y, warn=True)
         check_consistent_length(texts, y)
-        _warn_of_empty(texts)
         check_classification_targets(y)
+        texts, y = _without_empty(texts, y)
         classes, codes = np.unique(y, return_inverse=True)
         if len(classes) < 2:
             raise EbmcalError(f"All labels belong to one class, {classes[0]}; training needs at least two classes.")
@@ -179,8 +179,10 @@ def _filled(text: Any) -> Any:
     return "" if not isinstance(text, str) and pd.isna(text) is True else text
 
 
-def _warn_of_empty(texts: list[Any]) -> None:
-    pairs = [row if isinstance(row, tuple) else (row,) for row in texts]
-    if empty := [i for i, pair in enumerate(pairs) if not all(str(text).strip() for text in pair)]:
+def _without_empty(texts: list[Any], y: np.ndarray) -> tuple[list[Any], np.ndarray]:
+    """The rows whose texts are not empty; warns if there are others."""
+    if empty := [i for i, row in enumerate(texts) if is_empty(row)]:
         first = f"{plural(len(empty), 'row')} with an empty text, the first is row {empty[0]} (counting from 0)"
-        warnings.warn(f"{first}: kept; remove them if they carry no information.", stacklevel=3)
+        warnings.warn(f"{first}: left out.", stacklevel=3)
+    left_out = set(empty)
+    return [row for i, row in enumerate(texts) if i not in left_out], np.delete(y, empty)

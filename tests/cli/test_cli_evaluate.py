@@ -191,6 +191,7 @@ def test_other_labels_for_the_same_ids_are_rejected(files):
         (["base.csv", "--fit", "cal.jsonl", "--report", "cal.jsonl"], "is also an input"),
         (["base.csv", "--report", "report.pdf"], "--report report.pdf: expected an .html file"),
         (["base.csv", "--json", "."], "--json . is a directory"),
+        (["cp1252.csv"], "cp1252.csv is not UTF-8. Save it as UTF-8 (Excel: CSV UTF-8), or convert it: iconv"),
         (["unlabelled.csv"], "unlabelled.csv: No row has a label"),
         (["base.csv", "--fit", "unlabelled.csv"], "fit (--fit) of base.csv: No row has a label"),
         (["base.csv", "--fit", "one.csv"], "fit (--fit) of base.csv: all labels are 'neu'"),
@@ -198,6 +199,7 @@ def test_other_labels_for_the_same_ids_are_rejected(files):
 )
 def test_mistakes_are_explained(files, arguments, words):
     rows(100, names=("no", "yes")).write("two.csv")
+    (files / "cp1252.csv").write_bytes("text;label;prob_a;prob_b\nRückgabe;a;0.5;0.5\n".encode("cp1252"))
     Predictions(np.ones(50, int), NAMES, logits=rows(50).logits).write("one.csv")
     Predictions(np.full(50, -1), NAMES, logits=rows(50).logits).write("unlabelled.csv")
     assert words in error_of(*arguments)

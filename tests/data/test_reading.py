@@ -276,12 +276,25 @@ def test_repeated_columns_matter_only_if_they_are_read(tmp_path):
 
 def test_encodings(tmp_path):
     path = write(tmp_path, "a.csv", "text\nschön\nöde\nglatt\n".encode("latin-1"))
-    with pytest.raises(EbmcalError, match=r"2 of 3 rows are not UTF-8 \(first lines: 2, 3\).*--encoding latin-1"):
+    with pytest.raises(EbmcalError, match=r"2 of 3 rows are not UTF-8 \(first lines: 2, 3\).*--encoding cp1252"):
         texts_of(path)
+    with pytest.raises(EbmcalError, match=r"2 of 100 rows are not UTF-8"):
+        texts_of(write(tmp_path, "b.csv", ("text\nschön\nöde\n" + "glatt\n" * 98).encode("cp1252")))
     assert texts_of(path, encoding="latin-1") == ["schön", "öde", "glatt"]
     assert texts_of(path, encoding="utf-8") == ["sch\ufffdn", "\ufffdde", "glatt"]
     with pytest.raises(EbmcalError, match="Unknown encoding 'latin-99'"):
         texts_of(path, encoding="latin-99")
+
+
+def test_labels_and_column_names_are_never_guessed(tmp_path):
+    rows = "text,label\n" + "parcel,return\n" * 500
+    label = write(tmp_path, "a.csv", f"{rows}parcel,Rückgabe\n".encode("cp1252"))
+    with pytest.raises(EbmcalError, match=r"labels of 1 of 501 rows are not UTF-8 \(first lines: 502\).*cp1252"):
+        as_dataset(label, label_column="label")
+    assert as_dataset(label, label_column="label", encoding="cp1252").features["label"].names[0] == "Rückgabe"
+    name = write(tmp_path, "b.csv", rows.replace("label", "Größe").encode("cp1252"))
+    with pytest.raises(EbmcalError, match="The column name 'Gr\ufffd\ufffde' is not UTF-8. .*--encoding cp1252"):
+        as_dataset(name)
 
 
 def test_utf16(tmp_path):

@@ -20,6 +20,8 @@ import numpy as np
 from ebmcal import storage
 from ebmcal.data.files import (
     NOT_UTF8,
+    NOT_UTF8_LABEL,
+    PASS_ENCODING,
     SUFFIXES,
     Columns,
     TableSource,
@@ -74,7 +76,7 @@ _OWN_DATA = (
     "merge_labels",
 )  # fmt: skip
 
-_VERSION = 2  # of the cached tables; increase it when reading changes
+_VERSION = 3  # of the cached tables; increase it when reading changes
 _BATCH = 1000  # rows of a batch of the Arrow file
 _ABSENT = object()
 
@@ -163,7 +165,7 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
     for name, split in splits.items():
         records[name] = audit_split(split.rows, names, split.source, earlier)
         earlier |= {name: split.rows} if name in ("train", "calibration") else {}
-    files = {name: _file_record(stored[name], part.rows, sources[name][1].id) for name, part in parts.items()}
+    files = {name: _file_record(stored[name], part.rows, sources[name][1].id, task) for name, part in parts.items()}
     files = {name: record | {"relabelled": relabelled[name]} for name, record in files.items()}
     is_pair = sources["train"][1].pair is not None
     return TaskData(
@@ -377,7 +379,7 @@ def _clean_rows(source: TableSource, columns: Columns, tally: Tally) -> Iterator
 
 
 def _check_rows(stored: StoredTable, encoding: str | None) -> None:
-    """Raise if there are no rows, only empty texts, or mostly texts in another encoding."""
+    """Raise if there are no rows, only empty texts, labels in another encoding, or more than 1% of such texts."""
     info = stored.info
     if info["rows"] == 0:
         n_left_out = sum(entry["count"] for entry in info["left_out"].values())
@@ -385,12 +387,14 @@ def _check_rows(stored: StoredTable, encoding: str | None) -> None:
         raise EbmcalError(f"There are no rows to read{reason}.")
     if stored.rows["is_empty"].all():
         raise EbmcalError("All texts are empty. Choose another text column.")
-    damaged = info["cleaned"].get(NOT_UTF8, {"count": 0, "first": []})
-    if encoding is None and damaged["count"] > info["rows"] / 2:
-        places = ", ".join(map(str, damaged["first"]))
+    none = {"count": 0, "first": []}
+    texts, labels = (info["cleaned"].get(reason, none) for reason in (NOT_UTF8, NOT_UTF8_LABEL))
+    if encoding is None and (labels["count"] or texts["count"] > max(1, info["rows"] / 100)):
+        found, what = (labels, "The labels of ") if labels["count"] else (texts, "")
+        places = ", ".join(map(str, found["first"]))
         raise EbmcalError(
-            f"{damaged['count']:,} of {plural(info['rows'], 'row')} are not UTF-8 (first {info['unit']}s: {places}). "
-            "Pass the encoding of the file (--encoding latin-1, cp1252, …), or utf-8 to replace the invalid characters."
+            f"{what}{found['count']:,} of {plural(info['rows'], 'row')} are not UTF-8 (first {info['unit']}s: "
+            f"{places}). {PASS_ENCODING}"
         )
 
 
@@ -465,6 +469,10 @@ def _label_parts(
             rows = rows[rows["label"] >= 0]
             if not len(rows):
                 raise EbmcalError(f"No row has a label in column {columns.label!r}.")
+            if task is None:  # the rows of a published task stay as they are
+                rows = rows[~rows["is_empty"]]
+            if not len(rows):
+                raise EbmcalError("The texts of all labelled rows are empty. Choose another text column.")
             if name == "train" and rows["label"].nunique() < 2:
                 raise EbmcalError(
                     f"All labelled rows have the class {names[rows['label'].iloc[0]]!r}; expected at least two "
@@ -474,12 +482,16 @@ def _label_parts(
     return names, parts
 
 
-def _file_record(stored: StoredTable, labelled: "pd.DataFrame", id_column: str | None) -> dict[str, Any]:
+def _file_record(stored: StoredTable, used: "pd.DataFrame", id_column: str | None, task: Task | None) -> dict[str, Any]:
     # Counted here and not while reading: only a task knows that "-" or -1 means no label.
     rows = stored.rows
     repeated = rows.iloc[:0]
     if id_column is not None:  # row numbers are unique
         repeated = rows[stored.dataset.data.column("id").to_pandas().duplicated().to_numpy()]
-    counts = {"missing_labels": count_places(rows.drop(labelled.index)), "repeated_ids": count_places(repeated)}
+    unused = rows.drop(used.index)
+    is_empty = unused["is_empty"] & unused["label"].notna() & (task is None)
+    counts = {"missing_labels": count_places(unused[~is_empty]), "repeated_ids": count_places(repeated)}
     info = {name: value for name, value in stored.info.items() if name != "checksum"}
-    return info | counts | {"labelled_rows": len(labelled)}
+    if is_empty.any():
+        info["left_out"] = info["left_out"] | {"an empty text": count_places(unused[is_empty])}
+    return info | counts | {"labelled_rows": len(used)}

@@ -42,6 +42,13 @@ INK = r"[^\s\x00-\x20\x7f-\xa0\ufeff]"
 
 #: Reasons in the tally that other modules look up.
 NOT_UTF8, NUL, SPACES = "characters that are not UTF-8", "NUL characters", "spaces around the label"
+NOT_UTF8_LABEL = "a label that is not UTF-8"
+
+#: Advice for files with bytes that are not UTF-8.
+PASS_ENCODING = (
+    "Pass the encoding of the file (--encoding cp1252 for most files from Windows or Excel, latin-1, …), or utf-8 to "
+    "replace the invalid characters."
+)
 
 MAX_LABELS = 1000
 N_PLACES = 5  # lines or rows remembered per reason
@@ -134,11 +141,22 @@ def as_label(value: Any, column: str, place: int, tally: Tally) -> str | None:
     """A label as a string, None if it is missing; 1.0 and "1.0" are the class "1"."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str) and not value.isascii() and _SURROGATES.search(value):
+        tally.add("cleaned", NOT_UTF8_LABEL, place)
     written = as_text(value, column, place, tally)
     label = written.strip()
     if label != written and label:
         tally.add("cleaned", SPACES, place)
     return (_WHOLE_FLOAT.sub(r"\1", label) if "." in label else label) or None
+
+
+def is_empty(texts: str | Sequence[str]) -> bool:
+    """Whether a text, or one of a pair, has only spaces.
+
+    >>> is_empty(" "), is_empty(("a", "")), is_empty("a")
+    (True, True, False)
+    """
+    return not all(str(text).strip() for text in ([texts] if isinstance(texts, str) else texts))
 
 
 def row_key(text: str, pair: str | None = None) -> int:
@@ -231,6 +249,9 @@ class TableSource:
     def resolve(self, columns: Columns) -> Columns:
         """Fill in and check the columns; reads the header only."""
         with error_context(self.name), self.open(columns, Tally()) as table:
+            if self.encoding is None and (odd := [name for name in table.columns if _SURROGATES.search(name)]):
+                name = _SURROGATES.sub("\N{REPLACEMENT CHARACTER}", odd[0])
+                raise EbmcalError(f"The column name {name[:60]!r} is not UTF-8. {PASS_ENCODING}")
             return columns.resolve(table.columns)
 
     @contextlib.contextmanager

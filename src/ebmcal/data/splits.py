@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ebmcal.data.files import N_PLACES, NOT_UTF8, NUL, SPACES, listed, row_key
+from ebmcal.data.files import N_PLACES, NOT_UTF8, NOT_UTF8_LABEL, NUL, SPACES, listed, row_key
 from ebmcal.errors import EbmcalError, plural
 
 if TYPE_CHECKING:
@@ -271,9 +271,10 @@ _FINDINGS = {
         NOT_UTF8,
         "replaced by \ufffd; if the file has another encoding, pass it (--encoding latin-1, cp1252, …)",
     ),
+    NOT_UTF8_LABEL: (NOT_UTF8_LABEL, "characters replaced by \ufffd"),
     NUL: (NUL, "replaced by spaces"),
     SPACES: (SPACES, "removed"),
-    "empty_texts": ("an empty text", "kept; remove them if they carry no information"),
+    "empty_texts": ("an empty text", "kept, as in the published task"),
     "duplicates": ("the text of an earlier row", "kept, copies stay in one split"),
     "conflicting_duplicates": ("the text of an earlier row but another label", "kept; check the labels"),
 }

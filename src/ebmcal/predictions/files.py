@@ -258,7 +258,12 @@ def _read_file(path: Path) -> FileColumns:
         raise
     except Exception as error:  # decoders raise anything on damaged bytes: ArrowInvalid, zlib.error, struct.error, …
         kind = path.suffix.lower().lstrip(".")
-        cause = "not UTF-8" if "utf" in str(error).lower() else "damaged, truncated or another format"
+        if kind != "parquet" and "utf" in str(error).lower():
+            raise EbmcalError(
+                f"{path} is not UTF-8. Save it as UTF-8 (Excel: CSV UTF-8), or convert it: iconv -f CP1252 -t UTF-8 "
+                f"{path} > {path.with_stem(f'{path.stem}-utf8')}"
+            ) from error
+        cause = "damaged, truncated or another format"
         raise EbmcalError(f"{path} cannot be read as {kind} ({cause}): {error}") from error
     if not table.n_rows:
         raise EbmcalError(f"{path} has no rows.")
