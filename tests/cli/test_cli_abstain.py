@@ -1,6 +1,9 @@
 """`ebmcal abstain`: the rule in a model directory, what it prints and what it refuses."""
 
+import json
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from ebmcal import AbstentionRule, Predictions
@@ -58,8 +61,19 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     assert rule.calibrated_by["name"] == "temperature"
     assert AbstentionRule.read(out).to_json() == rule.to_json()
     again = run(model_dir, "--predictions", held_out, "--max-error", "0.2", "-o", out, "--overwrite")
-    assert "Replaced the earlier rule. Stored in" in again
+    lost = "an error of at most 10.0% and label sets with a coverage of 0.9"
+    assert f"Replaced the earlier rule, which guaranteed {lost}. Stored in" in again
     assert read_rule(model_dir).guarantee.max_error == 0.2
+
+
+def test_a_rule_that_guarantees_less_replaces_another_only_on_request(model_dir, held_out, run):
+    run(model_dir, "--predictions", held_out, "--max-error", "0.1")
+    printed = run(model_dir, "--predictions", held_out, code=1)
+    assert "has a rule that guarantees an error of at most 10.0%; the new one would not. Pass --max-error" in printed
+    assert read_rule(model_dir).guarantee.max_error == 0.1
+    run(model_dir, "--predictions", held_out, "--max-error", "0.2")  # another error is a decision
+    assert "Replaced the earlier rule" in run(model_dir, "--predictions", held_out, "--overwrite")
+    assert read_rule(model_dir).guarantee is None
 
 
 def test_ood_texts_are_answered_only_on_request(model_dir, held_out, run):
@@ -99,6 +113,22 @@ def test_a_rule_for_rounded_probabilities_of_any_classifier(tmp_path, run):
     arguments = ("--predictions", tmp_path / "rounded.csv", "-o", tmp_path / "rule.json", "--coverage", "0.9")
     assert "--normalize" in run(*arguments, code=1)
     assert "Label sets" in run(*arguments, "--normalize")
+
+
+def test_a_rule_for_any_classifier_is_applied_to_its_new_predictions(tmp_path, run):
+    for seed, name in enumerate(("labelled.csv", "new.csv")):
+        rows(seed=seed, energies=None).with_probs(rows(seed=seed).probs).write(tmp_path / name)
+    rule, decided = tmp_path / "rule.json", tmp_path / "decisions.csv"
+    run("--predictions", tmp_path / "labelled.csv", "--max-error", "0.15", "--coverage", "0.9", "-o", rule)
+    printed = run("--load", rule, "--apply", tmp_path / "new.csv", "-o", decided)
+    expected = AbstentionRule.read(rule).apply(Predictions.read(tmp_path / "new.csv"))
+    assert f"Answers {expected.answered.sum()} of 800 rows" in printed
+    table = pd.read_csv(decided)
+    assert (table["decision"] == "answer").tolist() == expected.answered.tolist()
+    assert json.loads(table["label_set"][0]) == list(expected.label_sets[0])
+    assert {"id", "label", "prob_neg", "reason"} <= set(table)
+    assert "go together" in run("--load", rule, "-o", decided, code=1)
+    assert "exists already" in run("--load", rule, "--apply", tmp_path / "new.csv", "-o", decided, code=1)
 
 
 @pytest.mark.parametrize(

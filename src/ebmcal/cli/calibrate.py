@@ -131,7 +131,9 @@ def abstain(
     training: Path | None = option("Training texts for distances. [default: those of the model's run]"),
     normalize: bool = shared.NORMALIZE,
     label_column: str = shared.LABEL_COLUMN,
-    output: Path | None = option("Also write the rule to this JSON file.", None, "--output", "-o"),
+    output: Path | None = option("JSON file of the rule; with --apply, the decisions.", None, "--output", "-o"),
+    load: Path | None = option("Use the rule in this JSON file instead of fitting; goes with --apply."),
+    apply: Path | None = option("Prediction file to decide on with the rule of --load; labels are not needed."),
     evaluate: Path | None = option("Predictions for other labelled rows, on which to evaluate the rule."),
     overwrite: bool = shared.OVERWRITE,
 ) -> None:
@@ -140,6 +142,9 @@ def abstain(
     from ebmcal.run_dir import CARD_FILE
     from ebmcal.selective import fit_abstention, predictions_for_rule, save_rule
 
+    if load is not None or apply is not None:
+        _decide(model or predictions or data, load, apply, output, normalize, overwrite)
+        return
     if (predictions is None) == (data is None):
         raise EbmcalError("Pass exactly one of --predictions and --data (labelled texts, predicted first).")
     if data is not None and model is None:
@@ -150,6 +155,7 @@ def abstain(
     check_outputs({"--output": output}, [predictions, data, training, evaluate], overwrite=overwrite)
     if output is not None and output.suffix != ".json":
         raise EbmcalError(f"--output {output}: expected a .json file.")
+    replaced = "" if model is None else _check_replaced(model, max_error, coverage, overwrite)
     rule = fit_abstention(
         _rows(model, predictions, data, label_column), max_error=max_error, confidence=confidence, score=score,
         coverage=coverage, sets=sets, ood=ood, ood_score=ood_score, answer_ood=answer_ood, model=model,
@@ -161,7 +167,6 @@ def abstain(
         lines += [f"On {evaluate}: {line}" for line in rule.evaluate(others)]
     typer.echo("\n".join(lines))
     if model is not None:
-        replaced = _describe_stored(model)
         save_rule(model, rule)
         typer.echo(f"{replaced}Stored in {model / CARD_FILE}.")
     if output is not None:
@@ -169,12 +174,42 @@ def abstain(
         typer.echo(f"Written to {output}.")
 
 
-def _describe_stored(model: Path) -> str:
-    """A sentence about the rule that is about to be replaced; empty if there is none."""
+def _decide(
+    fit: Path | None, load: Path | None, apply: Path | None, output: Path | None, normalize: bool, overwrite: bool
+) -> None:
+    """Apply a rule of a JSON file to predictions of the same classifier."""
+    from ebmcal.selective import AbstentionRule
+
+    if fit is not None:
+        raise EbmcalError("--load and --apply are for prediction files. For texts: ebmcal predict MODEL FILE --rule …")
+    if load is None or apply is None or output is None:
+        raise EbmcalError("--load (the rule), --apply (the predictions) and --output (the decisions) go together.")
+    check_outputs({"--output": output}, [load, apply], overwrite=overwrite)
+    answered = AbstentionRule.read(load).apply_to_file(apply, output, normalize=normalize).answered
+    typer.echo(f"Answers {answered.sum():,} of {len(answered):,} rows of {apply}. Decisions written to {output}.")
+
+
+def _check_replaced(model: Path, max_error: float | None, coverage: float | None, overwrite: bool) -> str:
+    """A sentence about the rule that is about to be replaced; an error if the new one guarantees less."""
     from ebmcal.selective import read_rule
 
     try:
         stored = read_rule(model)
     except EbmcalError:
         return "Replaced a rule that was no longer valid. "
-    return "" if stored is None else "Replaced the earlier rule. "
+    if stored is None:
+        return ""
+    held = {}  # option → what the earlier rule guarantees
+    if stored.guarantee is not None:
+        held["--max-error"] = f"an error of at most {stored.guarantee.max_error:.1%}"
+    if stored.sets is not None:
+        held["--coverage"] = f"label sets with a coverage of {stored.sets.coverage:g}"
+    given = {"--max-error": max_error, "--coverage": coverage}
+    lost = [name for name in held if given[name] is None]
+    if lost and not overwrite:
+        raise EbmcalError(
+            f"{model} has a rule that guarantees {' and '.join(held[name] for name in lost)}; the new one would not. "
+            f"Pass {' and '.join(lost)}, or --overwrite to replace it."
+        )
+    guaranteed = f", which guaranteed {' and '.join(held.values())}" if held else ""
+    return f"Replaced the earlier rule{guaranteed}. "

@@ -390,7 +390,13 @@ def _check_last_quote(path: Path, table: FileColumns) -> None:
 def _write_csv(path: Path, table: FileColumns) -> None:
     from pyarrow import csv
 
-    csv.write_csv(_to_arrow(table), path)  # quotes every string, also one with a lone carriage return
+    def as_cells(column: np.ndarray | list[Any]) -> np.ndarray | list[Any]:  # lists and objects as JSON
+        if not isinstance(column, list) or not any(isinstance(value, list | dict) for value in column):
+            return column
+        return [value if isinstance(value, str) else json.dumps(value, ensure_ascii=False) for value in column]
+
+    cells = FileColumns({name: as_cells(column) for name, column in table.columns.items()})
+    csv.write_csv(_to_arrow(cells), path)  # quotes every string, also one with a lone carriage return
 
 
 def _read_jsonl(path: Path) -> FileColumns:

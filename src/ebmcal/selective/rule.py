@@ -17,8 +17,9 @@ import numpy as np
 
 from ebmcal.calibration import Calibrator, read_calibrator
 from ebmcal.calibration.persistence import calibrator_fingerprint, check_model_dir
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
+from ebmcal.predictions.files import FileColumns, read_columns, write_columns
 from ebmcal.run_dir import CARD_FILE, read_card, update_card, weights_fingerprint
 from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values, parts_of
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_json
@@ -135,6 +136,20 @@ class AbstentionRule:
                 reason[i] = why + (f"; {reason[i]}" if reason[i] else "")
                 answered[i] = False
         return Decisions(answered, reason, scores, p, is_ood, ood_scores, names, self._label_sets(predictions.probs))
+
+    def apply_to_file(self, source: PathLike, output: PathLike, *, normalize: bool = False) -> Decisions:
+        """Write a prediction file, which needs no labels, with the decisions as further columns; returns them.
+
+        For example:
+
+            AbstentionRule.read("rule.json").apply_to_file("new.csv", "decisions.csv")
+        """
+        table = read_columns(source)
+        with error_context(source):
+            rows = Predictions.from_columns(table, self.label_names, normalize=normalize, labels_required=False)
+            found = self.apply(rows)
+        write_columns(output, FileColumns({**table.columns, **found.columns()}, rows.label_names, rows.meta))
+        return found
 
     @property
     def needs_features(self) -> bool:
