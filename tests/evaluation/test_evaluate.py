@@ -143,12 +143,22 @@ def test_the_verdict_names_significant_differences_between_models(both):
 
 def test_the_verdict_does_not_ask_for_a_calibrator_if_a_calibrated_model_is_evaluated_too(both):
     (sentence,) = ebmcal.evaluate({"base": both["base"]}, **QUICK).verdicts()
-    assert sentence.endswith("Calibrate it on other labelled rows (--fit FILE).")
+    assert sentence.endswith("`ebmcal calibrate --predictions OTHER_ROWS --apply FILE --output CALIBRATED`.")
     calibrator = ebmcal.TemperatureScaling().fit_predictions(make_predictions(seed=1, scale=3.0, prefix="cal"))
     named = {"base + temperature": calibrator.apply(both["base"]), "base": both["base"]}
     _, sentence = ebmcal.evaluate(named, **QUICK).verdicts()
     assert "base is overconfident by" in sentence
     assert "Calibrate it" not in sentence
+
+
+def test_the_verdict_warns_of_labels_with_probability_zero():
+    rows = make_predictions(600, scale=3.0)
+    rounded = rows.with_probs(rows.probs.round(2) / rows.probs.round(2).sum(axis=1, keepdims=True))
+    n = int((rounded.probs[np.arange(600), rows.labels] == 0).sum())
+    plain, warned = ebmcal.evaluate({"exact": rows, "rounded": rounded}, **QUICK).verdicts()
+    assert f"rounded: {n} rows give the true label a probability of 0. Its NLL is infinite; each counts 708" in warned
+    assert "Were the probabilities rounded? Write more decimals." in warned
+    assert "probability of 0" not in plain
 
 
 def test_the_verdict_of_miscalibration_that_cancels_on_average():

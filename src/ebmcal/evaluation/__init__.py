@@ -21,6 +21,7 @@ from ebmcal.calibration.curves import OneVsRest
 from ebmcal.calibration.leakage import check_two_classes
 from ebmcal.errors import EbmcalError, RowError, error_context, unknown_name
 from ebmcal.evaluation.results import (
+    TODO,
     Estimates,
     Evaluation,
     Record,
@@ -32,6 +33,7 @@ from ebmcal.evaluation.results import (
     evaluate_trials,
     not_compared,
     verdict,
+    zero_probabilities,
 )
 from ebmcal.metrics import DEFAULT_METRICS, HEADLINE_METRICS, find_metric
 from ebmcal.metrics.calibration import N_BINS
@@ -51,6 +53,9 @@ MAX_RESAMPLES = 100_000
 
 #: Metrics that are defined for a single label of a text with several; the first five are shown.
 LABEL_METRICS = ("accuracy", "macro_f1", "ece_classwise", "nll", "brier", "matthews", "mce_classwise")
+
+
+_TODO_LABELS = " Calibrate it on other labelled rows: `ebmcal evaluate --multilabel --fit OTHER_ROWS` shows the effect."
 
 
 def evaluate(
@@ -119,7 +124,8 @@ def evaluate(
             calibrated = _calibrate(rows, fitting[name], calibrators, name) if name in fitting else {}
             own = [_estimate(name, None, rows, settings)]
             own += [_estimate(name, spec, changed, settings) for spec, changed in calibrated.items()]
-            verdicts.append(verdict(name, rows, own[0], calibrated, **todo))
+            zeros = zero_probabilities(name, rows) if "nll" in own[0].by_metric else ""
+            verdicts.append(verdict(name, rows, own[0], calibrated, **todo) + zeros)
             versions |= dict(zip((one.name for one in own), (rows, *calibrated.values()), strict=True))
             found += own
             advance()
@@ -350,7 +356,8 @@ def _evaluate_multilabel(
         seed=settings.seed, paired=False, calibrator=wanted or None, progress=progress,
         fit=fitting if partners else None,
     )  # fmt: skip
-    document = found.to_json() | {"shown_metrics": list(metrics or LABEL_METRICS[:5])}
+    verdicts = [sentence.replace(TODO, _TODO_LABELS) for sentence in found.verdicts()]
+    document = found.to_json() | {"shown_metrics": list(metrics or LABEL_METRICS[:5]), "verdicts": verdicts}
     document["results"] += [mean for name in named for mean in _means_over_labels(found, f"{name}: ")]
     return replace(Evaluation.from_json(document), predictions=found.predictions)
 

@@ -26,6 +26,7 @@ from ebmcal.metrics import (
     ood_scores,
 )
 from ebmcal.metrics.calibration import N_BINS
+from ebmcal.metrics.classification import TINY
 from ebmcal.metrics.comparison import compare_estimates, holm, mean_over_seeds
 from ebmcal.metrics.intervals import Estimate, Interval, estimate
 from ebmcal.predictions import Predictions, ensemble
@@ -283,12 +284,19 @@ def _detection_scores(*both: Predictions) -> dict[str, list[np.ndarray]]:
     return scores | {name: [-ours[name], -theirs[name]] for name in ours if name in theirs}
 
 
+#: What to do about miscalibration, after a space.
+TODO = (
+    " Calibrate it on other labelled rows: "
+    "`ebmcal calibrate --predictions OTHER_ROWS --apply FILE --output CALIBRATED`."
+)
+
+
 def verdict(
     name: str,
     plain: Predictions,
     found: Estimates,
     calibrated: Mapping[str, Predictions],
-    todo: str = " Calibrate it on other labelled rows (--fit FILE).",
+    todo: str = TODO,
 ) -> str:
     """Whether a model is over- or underconfident on its labelled rows, by how much, and what to do."""
     known = plain.labelled()
@@ -308,6 +316,20 @@ def verdict(
         more = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
         return f"{sentence} {after.describe(f'{name} + {calibrator}')}{more}"
     return sentence + todo
+
+
+def zero_probabilities(name: str, rows: Predictions) -> str:
+    """A sentence, after a space, about labels with probability 0, which make the NLL meaningless; else empty."""
+    known = rows.labelled()
+    n = int((np.take_along_axis(known.probs, known.labels[:, None], axis=1) == 0).sum())
+    if not n:
+        return ""
+    start = "1 row gives" if n == 1 else f"{n:,} rows give"
+    rounded = " Were the probabilities rounded? Write more decimals." if rows.logits is None else ""
+    return (
+        f" {name}: {start} the true label a probability of 0. Its NLL is infinite; each counts {-math.log(TINY):.0f} "
+        f"instead, so do not compare it.{rounded}"
+    )
 
 
 def differences(model: str, comparisons: Iterable[Record]) -> str:

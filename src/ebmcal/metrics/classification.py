@@ -20,7 +20,8 @@ from ebmcal.predictions import as_labels_and_probs, chunks
 
 #: Up to here a loop over classes beats numpy's argmax over short rows: "top-label ECE" in benchmarks/metrics.json.
 _LOOP_CLASSES = 16
-_TINY = np.finfo(np.float64).tiny
+#: The NLL counts a probability of 0 as this, the smallest float64.
+TINY = np.finfo(np.float64).tiny
 #: Up to so many rows, and rows times classes, the bootstrap draws single rows.
 MAX_ROWS = 32_768
 MAX_ENTRIES = 1 << 22
@@ -155,7 +156,7 @@ def nll(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
     >>> round(nll([1], probs=[[0.5, 0.5]]), 4)
     0.6931
     """
-    return mean_statistics(-np.log(np.maximum(_label_prob(labels, probs), _TINY)))
+    return mean_statistics(-np.log(np.maximum(_label_prob(labels, probs), TINY)))
 
 
 @from_statistics
