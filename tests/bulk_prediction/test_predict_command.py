@@ -124,6 +124,8 @@ def test_options(table, folder, run):
         (["new.csv", "--encoding", "martian"], "martian"),
         (["new.csv", "--engine", "spark"], "Unknown engine"),
         (["absent.csv", "-o", "out.csv"], "does not exist"),
+        (["a lovely film"], "echo 'a lovely film' | ebmcal predict"),
+        (["lovely " * 100], "echo 'a text' | ebmcal predict"),
     ],
 )
 def test_mistakes_are_reported_before_a_model_is_loaded(arguments, words, table, folder, run, monkeypatch):

@@ -1,6 +1,7 @@
 """`ebmcal abstain`: the rule in a model directory, what it prints and what it refuses."""
 
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -97,6 +98,10 @@ def test_calibrating_again_removes_the_rule_and_reports_it(model_dir, held_out, 
     run(model_dir, "--predictions", held_out, *GUARANTEES)
     printed = command("calibrate", model_dir, "--predictions", held_out)
     assert "Removed the abstention rule" in printed
+    assert f"Fit it again: ebmcal abstain {model_dir} --data HELD_OUT --max-error 0.1 --coverage 0.9" in printed
+    assert re.search(
+        r"NLL \d\.\d+ → \d\.\d+ \(no calibrator → this one; \d\.\d+ with the earlier temperature\)", printed
+    )
     assert read_rule(model_dir) is None
     assert "with one parameter this is harmless" in run(model_dir, "--predictions", held_out, *GUARANTEES)
 

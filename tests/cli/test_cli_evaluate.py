@@ -231,7 +231,9 @@ def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrat
     for trial, scale in ((Trial("baseline", 1), 3.0), (Trial("hidden", 1), 1.0)):
         rows(scale=scale).write(run.predictions(trial, "test"))
     run.config.touch()
-    shown = output_of(run.root).stdout
+    printed = output_of(run.root)
+    shown = printed.stdout
+    assert "is unfinished: it has test predictions of baseline-seed1, hidden-seed1 so far." in printed.stderr
     assert "baseline-seed1" in shown
     assert "hidden-seed1" in shown
     assert "temperature" not in shown
@@ -240,7 +242,9 @@ def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrat
     write_json(model / "config.json", {"id2label": dict(enumerate(NAMES))})
     save_calibrator(model, TemperatureScaling().fit_predictions(rows(seed=1, scale=3.0, prefix="cal")))
     write_json(run.results, {"recommended": {"trial": "baseline-seed1", "calibrator": "temperature (dev)"}})
-    found = values(json.loads(output_of(run.root, "--format", "json").stdout))
+    printed = output_of(run.root, "--format", "json")
+    assert "unfinished" not in printed.stderr
+    found = values(json.loads(printed.stdout))
     assert list(found) == ["baseline-seed1 + temperature (dev)", "baseline-seed1", "hidden-seed1"]
     calibrated, plain, _ = found.values()
     assert calibrated["nll"]["value"] < plain["nll"]["value"] - 0.1

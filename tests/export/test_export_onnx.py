@@ -202,3 +202,10 @@ def test_the_command_verifies_on_the_test_split_of_a_run_or_on_given_texts(model
     assert "Verified on 10 texts of rows.csv" in command(*arguments, *given)
     names = {"model.onnx", "tokenizer.json", "config.json", "export.json"}
     assert {path.name for path in (tmp_path / "out").iterdir()} == names
+
+
+def test_an_abstention_rule_is_not_part_of_the_export(model, written_before, tmp_path):
+    rows = model.parent / "rows.csv"
+    assert "abstention rule is not" not in str(export_onnx(model, tmp_path / "plain", data=rows))
+    ruled = ebmcal.load(model).fit_abstention(rows, label_column="label", ood=0.1, ood_score="max_prob")
+    assert "The abstention rule is not part of the export" in str(export_onnx(ruled, tmp_path / "ruled", data=rows))

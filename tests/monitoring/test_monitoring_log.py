@@ -93,6 +93,12 @@ def test_labels_are_matched_by_id(tmp_path):
         add_labels(log, tmp_path / "labels.csv")
 
 
+def test_a_file_without_predictions_is_refused_with_its_own_columns(tmp_path):
+    path = write_csv(tmp_path / "texts.csv", "7,a text", columns="ticket_id,text")
+    with pytest.raises(EbmcalError, match="the columns are 'ticket_id', 'text'.$"):
+        read_log([path])
+
+
 def test_error_rows_are_left_out_with_a_warning(tmp_path):
     columns = "id,predicted,prob_no,prob_yes,confidence,error"
     path = write_csv(tmp_path / "log.csv", "a,no,0.9,0.1,0.9,", "b,,,,,no text", "c,yes,0.2,0.8,0.8,", columns=columns)

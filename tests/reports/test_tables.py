@@ -140,7 +140,7 @@ def test_comparisons_with_interval_p_value_and_rows_needed():
     assert [cell.full for cell in row] == [
         "hidden", "baseline", "NLL", "-0.100 [-0.200, 0.010]", "< 0.001", "0.200",
     ]  # fmt: skip
-    assert table.notes[-1].endswith("would show them in four of five cases: hidden 1,300 rows (NLL).")
+    assert table.notes[-1].endswith("this many rows would show them in four of five cases: hidden 1,300 rows (NLL).")
     assert "five cases" not in "".join(tables.comparison_table(make_evaluation([], [test])).notes)
     assert len(tables.comparison_table(make_evaluation([]))) == 0
 

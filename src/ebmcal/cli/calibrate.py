@@ -3,8 +3,9 @@
 Both are stored with a model; without one, they are written to files for predictions of any classifier.
 """
 
+import contextlib
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 
@@ -54,7 +55,7 @@ def calibrate(
         source = _rows(model, predictions, data, label_column)
         rows = read_held_out(source, model, allow_mismatch=allow_mismatch, normalize=normalize)
         fitted = unfitted.fit_predictions(rows)
-        _print_fit(fitted, rows)
+        _print_fit(fitted, rows, model)
         if model is not None:
             _store(model, fitted, fold)
     if save is not None:
@@ -94,7 +95,9 @@ def _store(model: Path, fitted: "Calibrator", fold: bool) -> None:
     else:
         typer.echo(f"Stored in {model / CARD_FILE}; ebmcal applies it whenever it loads this model.")
     if "abstention" in before and "abstention" not in read_card(model):
-        typer.echo(f"Removed the abstention rule, which needs the old calibrator. Fit it again: ebmcal abstain {model}")
+        options = f"--data HELD_OUT{_guarantees(before['abstention'])}"
+        again = f"ebmcal abstain {model} {options}"
+        typer.echo(f"Removed the abstention rule, which needs the old calibrator. Fit it again: {again}")
     if (model / "README.md").exists():
         try:
             write_model_card(model)
@@ -102,13 +105,28 @@ def _store(model: Path, fitted: "Calibrator", fold: bool) -> None:
             typer.echo(f"Note: README.md of the model was not updated. {error}", err=True)
 
 
-def _print_fit(fitted: "Calibrator", rows: "Predictions") -> None:
+def _guarantees(rule: Any) -> str:
+    """The options of `ebmcal abstain`, each after a space, that ask for the guarantees of a stored rule (JSON)."""
+    found = {"--max-error": ("guarantee", "max_error"), "--coverage": ("sets", "coverage")}
+    return "".join(f" {name} {rule[part][key]:g}" for name, (part, key) in found.items() if rule.get(part))
+
+
+def _print_fit(fitted: "Calibrator", rows: "Predictions", model: Path | None) -> None:
+    """The NLL without a calibrator and with the fitted one, and with the one that the model has so far."""
+    from ebmcal.calibration import read_calibrator
     from ebmcal.calibration.leakage import logits_in
     from ebmcal.metrics import nll
 
     before, after = nll(rows.labels, probs=rows.probs), nll(rows.labels, probs=fitted.predict_proba(logits_in(rows)))
-    note = f" ({fitted.note})" if fitted.note else ""
-    typer.echo(f"{fitted.name}{note} fitted on {rows.n_rows:,} rows: NLL {before:.4f} → {after:.4f} on these rows.")
+    note, compared = f" ({fitted.note})" if fitted.note else "", ""
+    with contextlib.suppress(EbmcalError):  # a damaged calibrator, or of other classes, is replaced
+        stored = None if model is None else read_calibrator(model)
+        if stored is not None:
+            earlier = nll(rows.labels, probs=stored.predict_proba(logits_in(rows)))
+            compared = f" (no calibrator → this one; {earlier:.4f} with the earlier {stored.name})"
+    typer.echo(
+        f"{fitted.name}{note} fitted on {rows.n_rows:,} rows: NLL {before:.4f} → {after:.4f}{compared} on these rows."
+    )
 
 
 def abstain(

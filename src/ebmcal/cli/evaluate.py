@@ -3,6 +3,7 @@ predictions. `ebmcal robustness`: a model on perturbed texts.
 """
 
 import json
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -89,6 +90,11 @@ def _run_sources(run: RunDir) -> "dict[str, Source]":
     found: dict[str, Source] = {trial.name: path for trial, path in paths.items() if path.is_file()}
     if not found:
         raise EbmcalError(f"The run {run.root} has no test predictions yet. Finish it first.")
+    if not run.results.is_file():
+        warnings.warn(
+            f"The run {run.root} is unfinished: it has test predictions of {', '.join(found)} so far.",
+            stacklevel=2,
+        )
     recommended = (read_json(run.results).get("recommended") if run.results.is_file() else None) or {}
     trial = next((trial for trial in paths if trial.name == recommended.get("trial")), None)
     calibrator = read_calibrator(run.model(trial)) if trial else None

@@ -1,6 +1,8 @@
 """Commands that use a model: `ebmcal predict` on files, `serve` over HTTP, `export` to ONNX, `push` to the hub."""
 
 import inspect
+import os
+import shlex
 import sys
 import warnings
 from collections.abc import Callable
@@ -68,8 +70,14 @@ def predict(
 def _models_and_source(given: list[str]) -> tuple[list[str], str]:
     """Model directories and the input: the last argument unless it is a directory, else standard input."""
     *directories, last = given
-    if len(given) == 1 or (last != "-" and Path(last).is_dir()):
+    if len(given) == 1 or (last != "-" and os.path.isdir(last)):
         directories, last = given, "-"
+    elif last != "-" and not os.path.exists(last) and (" " in last or not Path(last).suffix):
+        shown = last if len(last) <= 60 else "a text"
+        raise EbmcalError(
+            f"{last[:60]!r} is neither a file nor a directory. To predict a text, pipe it: "
+            f"echo {shlex.quote(shown)} | ebmcal predict {' '.join(directories)} -"
+        )
     if last == "-" and sys.stdin.isatty():
         raise EbmcalError(f"No texts. Name a file, or pipe texts: echo 'a text' | ebmcal predict {given[0]} -")
     return directories, last

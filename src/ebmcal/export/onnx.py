@@ -66,6 +66,8 @@ class Export:
         ]
         if found.get("int8"):
             lines += [f"{self.directory / INT8}: {self._size(INT8)}; {line}" for line in _cost_lines(found["int8"])]
+        if found["has_rule"]:
+            lines.append("The abstention rule is not part of the export: only ebmcal applies it (predict, serve).")
         return "\n".join(lines)
 
     def _size(self, name: str) -> str:
@@ -116,6 +118,7 @@ def export_onnx(
                 "temperature": temperature if temperature != 1 else loaded.folded_temperature,
                 "max_length": loaded.max_length, "texts": source, "n_texts": rows.n_rows,
                 "max_difference": _verify(plain, rows),
+                "has_rule": loaded.fitted_rule is not None or "abstention" in loaded.card,
             }  # fmt: skip
             if int8:
                 _quantize(temporary)

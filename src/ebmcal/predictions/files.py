@@ -93,10 +93,10 @@ def to_fields(
 ) -> dict[str, Any]:
     """The arguments of `Predictions` in a table; `label_names` names the classes of a file that numbers them."""
     columns: dict[str, Any] = dict(table.columns)
-    if not labels_required and "label" not in columns:
-        columns["label"] = [None] * table.n_rows
     _check_lengths(columns)
     kind, matrix, names = _class_matrix(columns, table.label_names)
+    if not labels_required and "label" not in columns:
+        columns["label"] = [None] * table.n_rows
     labels = _labels(columns, names, are_indices=table.label_names is not None)
     is_numbered = names == tuple(map(str, range(len(names)))) and len(label_names or ()) == len(names)
     if label_names is not None and is_numbered and sorted(label_names) != sorted(names):

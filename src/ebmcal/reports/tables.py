@@ -271,17 +271,19 @@ def comparison_table(evaluation: "Evaluation") -> Table:
 def _rows_needed(records: Iterable[Mapping[Any, Any]]) -> Iterator[str]:
     """A sentence about the rows or seeds that would show the differences that are not significant."""
     found: dict[str, list[str]] = {}
+    units: dict[str, None] = {}
     for record in records:
         for unit in ("rows", "seeds"):
             needed = record.get(f"{unit}_needed")
             if isinstance(needed, int | float) and needed == needed:
                 name = row_name(record["model"], record["calibrator"])
+                units[unit] = None
                 found.setdefault(name, []).append(f"{int(needed):,} {unit} ({metric_title(record['metric'])})")
     if found:
         shown = "; ".join(f"{name} {', '.join(needed)}" for name, needed in found.items())
         yield (
-            "Some differences are neither significant nor zero. About this many rows or seeds would show them in four "
-            f"of five cases: {shown}."
+            f"Some differences are neither significant nor zero. About this many {' or '.join(units)} would show them "
+            f"in four of five cases: {shown}."
         )
 
 
