@@ -198,10 +198,15 @@ def _decide(
     """Apply a rule of a JSON file to predictions of the same classifier."""
     from ebmcal.selective import AbstentionRule
 
-    if fit is not None:
-        raise EbmcalError("--load and --apply are for prediction files. For texts: ebmcal predict MODEL FILE --rule …")
     if load is None or apply is None or output is None:
-        raise EbmcalError("--load (the rule), --apply (the predictions) and --output (the decisions) go together.")
+        raise EbmcalError(
+            "--load (the rule), --apply (the predictions) and --output (the decisions) go together. To fit a rule "
+            "first: ebmcal abstain --predictions LABELLED --max-error 0.05 --output rule.json"
+        )
+    if fit is not None:
+        raise EbmcalError(
+            f"--load uses a fitted rule; leave out {fit}. For texts: ebmcal predict MODEL FILE --rule {load}"
+        )
     check_outputs({"--output": output}, [load, apply], overwrite=overwrite)
     answered = AbstentionRule.read(load).apply_to_file(apply, output, normalize=normalize).answered
     typer.echo(f"Answers {answered.sum():,} of {len(answered):,} rows of {apply}. Decisions written to {output}.")
