@@ -111,7 +111,7 @@ def document(methods, seeds):
         "task_metric": "accuracy",
         "recommended": RECOMMENDED,
         "advice": {"sentences": ["Use hidden + temperature (dev) <now>."], "n_rows": 400, "rows": "calibration"},
-        "label_issues": [issue | {"score": 0.97 - i / 100} for i in range(14)],
+        "label_issues": [issue | {"id": str(i), "score": 0.97 - i / 100} for i in range(14)],
         "audit": {"files": {}, "splits": {"train": split, "test": split}},
         "noise": {"noise": "splice", "reuse": 3.0, "sources": {"splice": {"copies": 0.634, "words": 12.25}}},
         "versions": {"python": "3.11.2"},

@@ -167,6 +167,25 @@ def fixed_settings(config: RunConfig) -> dict[str, Any]:
     return {k: v for k, v in config.model_dump(mode="json").items() if k not in CHANGEABLE | _BY_CONTENT}
 
 
+def continued_config(config: RunConfig, recorded: Path) -> RunConfig:
+    """The config of a call on an existing run: settings left open (None) are those of the first call.
+
+    `recorded` is the `config.yaml` of the run directory. Raises if other settings differ from it.
+    """
+    old, new = read_yaml(recorded), fixed_settings(config)
+    left_open = [name for name, value in new.items() if value is None and name != "task" and name in old]
+    if changed := [
+        f"{name} was {old[name]}, is {value}"
+        for name, value in new.items()
+        if name not in left_open and old.get(name, value) != value
+    ]:
+        raise EbmcalError(
+            f"The run directory {recorded.parent} belongs to another config ({'; '.join(changed)}). Pass the same "
+            "settings, or another --output."
+        )
+    return config.model_copy(update={name: old[name] for name in left_open})
+
+
 def load_config(path: Path | None = None, overrides: dict[str, Any] | None = None) -> RunConfig:
     """A config from a YAML file with overrides on top; all mistakes in one error."""
     values = (read_yaml(path) if path else {}) | (overrides or {})

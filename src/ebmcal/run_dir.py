@@ -69,7 +69,7 @@ class RunDir:
         names = {path.name for path in self.root.iterdir()} if self.root.is_dir() else set()
         if any(name not in allowed and not name.endswith(".tmp") for name in names) and "config.yaml" not in names:
             raise EbmcalError(
-                f"The output directory {self.root} is not empty and is not a run directory (no config.yaml). "
+                f"The output directory {str(self.root)!r} is not empty and is not a run directory (no config.yaml). "
                 "Use another --output."
             )
 

@@ -7,8 +7,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ebmcal.config import RunConfig, load_config
-from ebmcal.data import DataConfig, check_sources, find_task
+from ebmcal.config import RunConfig, continued_config, load_config
+from ebmcal.data import DataConfig, check_sources, find_task, row_places
 from ebmcal.data.files import check_file
 from ebmcal.errors import EbmcalError, require_extra, unknown_name
 from ebmcal.predictions import Predictions
@@ -80,11 +80,16 @@ class Run:
 
     @property
     def label_issues(self) -> "pd.DataFrame":
-        """Training rows whose label contradicts the rest of the data: id, text, given, suggested, score."""
+        """Training rows whose label contradicts the rest of the data: id, place, text, given, suggested, score.
+
+        `place` is the line or row of the training file, or the row's own id (`id_column`).
+        """
         import pandas as pd
 
         columns = ["id", "text", "given", "suggested", "score"]
-        return pd.DataFrame(self.document.get("label_issues") or [], columns=columns)
+        issues = pd.DataFrame(self.document.get("label_issues") or [], columns=columns)
+        issues.insert(1, "place", row_places(issues["id"], self.document.get("audit")))
+        return issues
 
     @property
     def recommended(self) -> "Model":
@@ -235,6 +240,8 @@ def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, 
     assert config.output is not None
     output = config.output.expanduser()
     _check(config, output, in_memory or {})
+    if (recorded := RunDir(output).config).is_file():
+        config = continued_config(config, recorded)
     from ebmcal.pipeline import run_stages  # imports torch, which takes seconds
 
     run_stages(config.model_copy(update={"output": output}), make_reporter(progress, RunDir(output).log), in_memory)

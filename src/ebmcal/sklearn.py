@@ -156,10 +156,13 @@ def class_names(classes: np.ndarray) -> list[str]:
 
 def labelled_rows(texts: list[Any], codes: np.ndarray, names: list[str]) -> "Dataset":
     """Texts or pairs with class numbers [n] as a Dataset whose classes have these names, in this order."""
-    from datasets import ClassLabel
+    import pyarrow as pa
+    from datasets import ClassLabel, Dataset, DatasetInfo, Features, concatenate_datasets
 
     rows = as_dataset(texts, reporter=Reporter()).remove_columns("label")
-    return rows.add_column("label", codes.astype(np.int64)).cast_column("label", ClassLabel(names=names))
+    info = DatasetInfo(features=Features({"label": ClassLabel(names=names)}))
+    labels = Dataset(pa.table({"label": codes.astype(np.int64)}), info)  # casting a column would draw a progress bar
+    return concatenate_datasets([rows, labels], axis=1)
 
 
 def as_texts(X: Any) -> list[Any]:

@@ -84,7 +84,12 @@ def test_run_on_a_csv_file(tmp_path, encoder_dir):
     assert "1 row with the label 'god': relabelled 'good' (line 62 of mine.csv)" in " ".join(result.stderr.split())
     assert max(len(line) for line in result.stdout.splitlines() if "report.html" not in line) <= 100
     assert "baseline" in result.stdout
+    assert "label that looks wrong: see 'Label issues' in the report" in " ".join(result.stdout.split())
     assert (tmp_path / "run" / "report.html").is_file()
+
+
+def test_a_file_without_an_option_is_probably_the_training_file(command):
+    assert "Did you mean --train tickets.csv?" in command("run", "tickets.csv", code=2)
 
 
 def test_set_refuses_nonsense(command):

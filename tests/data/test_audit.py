@@ -5,7 +5,7 @@ import json
 import pytest
 
 from ebmcal import EbmcalError
-from ebmcal.data import DataConfig, as_dataset, audit_messages, load_task
+from ebmcal.data import DataConfig, as_dataset, audit_messages, load_task, row_places
 from small_runs import write_csv
 
 pytest.importorskip("datasets")
@@ -62,6 +62,19 @@ def test_messages_say_what_was_found_and_done(irregular):
     assert "1 row with characters that are not UTF-8: replaced" in encoding
     assert "--encoding latin-1" in encoding
     assert "(line 103 of train.csv)" in encoding
+
+
+def test_row_places_are_lines_if_each_row_is_one_and_own_ids_stay(tmp_path):
+    rows = [(f"text {i}", "news" if i % 2 else "sport") for i in range(40)]
+    path = write_csv(tmp_path / "a.csv", rows)
+    task = load_task(DataConfig(train=path), tmp_path / "cache")
+    assert row_places(["0", "3"], task.audit) == ["line 2", "line 5"]
+    rows[1] = ("two\nlines", "news")
+    task = load_task(DataConfig(train=write_csv(tmp_path / "b.csv", rows)), tmp_path / "cache")
+    assert row_places(["0", "3"], task.audit) == ["row 0", "row 3"]
+    task = load_task(DataConfig(train=path, id_column="text"), tmp_path / "cache")
+    assert row_places(["text 3"], task.audit) == ["text 3"]
+    assert row_places(["7"], {}) == ["7"]
 
 
 def test_regular_data_has_no_messages(tmp_path):

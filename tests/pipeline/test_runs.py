@@ -94,8 +94,8 @@ def test_the_same_call_again_does_nothing_new_and_a_method_can_be_added(finished
     before = {p: p.stat().st_mtime_ns for p in folder.glob("trials/*/model/*.safetensors")}
     train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
     again = ebmcal.run(
-        train, test=test, methods="label-smoothing", folds=3, output=folder, **small_settings(encoder_dir)
-    )
+        train, test=test, methods="label-smoothing", output=folder, **small_settings(encoder_dir)
+    )  # the folds are still 3
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert {trial.method for trial in again.trials} == {"baseline", "hidden", "label-smoothing", "frozen-probe"}
     assert {"baseline", "hidden", "label-smoothing"} <= set(again.results["method"])
@@ -105,7 +105,7 @@ def test_another_config_or_other_data_is_refused(finished, encoder_dir):
     train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
     settings = small_settings(encoder_dir)
     settings["batch_size"] = 4
-    with pytest.raises(EbmcalError, match="belongs to another config.*batch_size was 8, is 4"):
+    with pytest.raises(EbmcalError, match="batch_size was 8, is 4.*Pass the same settings, or another --output"):
         ebmcal.run(train, test=test, methods="hidden", folds=3, output=finished.folder, **settings)
     with pytest.raises(EbmcalError, match="folds was 3, is 2"):
         ebmcal.run(train, test=test, methods="hidden", folds=2, output=finished.folder, **small_settings(encoder_dir))

@@ -114,9 +114,12 @@ def test_first_screen_says_what_how_good_and_what_to_do(finished):
         "Recommended model", "hidden + temperature (dev)", f"{right.mean():.1%}", f"{right.sum()} of 400 test texts",
         "Average confidence", "When it is at least 90% sure", "Use hidden + temperature (dev) <now>.",
         f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "decided on 400 calibration rows",
-        "come from test rows", "Trained on 1,000 texts. Tested on 400 texts.", "mean of 2 seeds",
+        "come from test rows", "Temperature (T): one number that makes", "Check 14 training rows",
+        "Trained on 1,000 texts. Tested on 400 texts.", "mean of 2 seeds",
     ):  # fmt: skip
         assert part in first, part
+    assert 'href="#label-issues"' in first
+    assert "Cross-fit" not in first, "only words that are used are explained"
 
 
 def test_visible_part_has_reliability_comparison_errors_and_label_issues(finished):

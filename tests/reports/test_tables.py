@@ -81,6 +81,15 @@ def test_terminal_tables_fit_100_columns(verbose):
     assert all(re.search(r"0\.850", line) for line in lines if line.strip().startswith(("a-method", "hidden")))
 
 
+def test_runs_show_scaling_binning_only_in_verbose_tables_and_temperature_before_it():
+    calibrators = (None, "scaling-binning (dev)", "temperature (dev)")
+    found = make_evaluation(make_results({("hidden", 1, calibrator): HIDDEN for calibrator in calibrators}))
+    names = ["hidden", "hidden + temperature (dev)", "hidden + scaling-binning (dev)"]
+    assert column(tables.summary_table(found), "Model") == names, "an evaluation has what was asked for"
+    assert column(tables.summary_table(found, recommended=("hidden", "")), "Model") == names[:2]
+    assert column(tables.summary_table(found, True, recommended=("hidden", "")), "Model") == names
+
+
 def test_best_values_follow_the_direction_of_the_metric_and_ties_share():
     table = tables.summary_table(two_methods())
     assert best(table, "ECE class-wise") == ["baseline + temperature (dev)"]

@@ -8,6 +8,7 @@ import contextlib
 import functools
 import importlib
 import os
+import re
 import signal
 import sys
 import warnings
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from ebmcal.errors import EbmcalError, Interrupted, require_extra
 
@@ -70,6 +71,20 @@ class Overview(TyperGroup):
                 formatter.write_dl([(name, self.commands[name].help) for name in names])
 
 
+class HelpfulCommand(TyperCommand):
+    """Usage errors of commands with training data suggest --train for a file without an option."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        has_train = any(parameter.name == "train" for parameter in self.params)
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:  # a UsageError of click, which typer may bring along
+            message = getattr(error, "message", "")
+            if has_train and (found := re.search(r"unexpected extra argument\S* \((.*)\)", message)):
+                error.message = f"{message}. Did you mean --train {found[1]}?"  # type: ignore[attr-defined]
+            raise
+
+
 def build_app(requested: str | None = None) -> typer.Typer:
     """The app with the requested command imported and the others as stubs for the overview."""
     app = typer.Typer(
@@ -89,7 +104,7 @@ def build_app(requested: str | None = None) -> typer.Typer:
             app.add_typer(groups[group], name=group, help="Noise texts for training.")
         parent = groups[group] if group else app
         if name == requested:
-            parent.command(leaf)(_load(command))  # its docstring is the help
+            parent.command(leaf, cls=HelpfulCommand)(_load(command))  # its docstring is the help
         else:
             parent.command(leaf, help=command.help)(_stub)
     app.callback()(_version)

@@ -12,7 +12,7 @@ import typer
 from ebmcal import __version__
 from ebmcal.cli import options as shared
 from ebmcal.cli.options import argument, flag, option, split_names, with_config
-from ebmcal.errors import EbmcalError, require_extra, unknown_name
+from ebmcal.errors import EbmcalError, plural, require_extra, unknown_name
 
 if TYPE_CHECKING:
     from ebmcal.config import RunConfig
@@ -36,7 +36,9 @@ DEMO: dict[str, Any] = {
 }
 
 
-def run_config(config: "RunConfig") -> None:
+def run_config(
+    config: "RunConfig", verbose: bool = flag("Show intervals and all calibrators.", "--verbose", "-v")
+) -> None:
     """Train, calibrate and evaluate models on your data; ends with a recommendation and a report."""
     if config.output is None:
         raise EbmcalError("Choose a run directory: --output runs/NAME")
@@ -48,9 +50,12 @@ def run_config(config: "RunConfig") -> None:
     if config.only:
         typer.echo("\n".join(str(finished.directory.model(trial)) for trial in finished.trials))
         return
-    finished.table().print()
+    finished.table(verbose=verbose).print()
     for sentence in finished.advice:
         typer.echo(textwrap.fill(sentence, WIDTH))
+    if n := len(finished.label_issues):
+        issues = f"{plural(n, 'training row')} with a label that looks wrong: see 'Label issues' in the report."
+        typer.echo(textwrap.fill(issues, WIDTH))
     typer.echo(f"Report: {finished.report}")
 
 
@@ -61,7 +66,7 @@ def demo(
     """Finetune MiniLM on film-review sentences, plainly and with an energy-based model, and compare."""
     from ebmcal.config import load_config
 
-    run_config(load_config(None, DEMO | {"output": output, "seeds": [seed]}))
+    run_config(load_config(None, DEMO | {"output": output, "seeds": [seed]}), verbose=False)
 
 
 def benchmark(

@@ -45,6 +45,7 @@ from ebmcal.data.splits import (
     left_out_messages,
     make_splits,
     merge_option,
+    row_places,
     similar_labels,
     stratified_folds,
     stratified_split,
@@ -63,8 +64,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "COLUMNS", "TASKS", "DataConfig", "Task", "TaskData", "as_dataset", "audit_messages", "check_sources",
-    "dataset_fingerprint", "find_task", "load_task", "merge_option", "similar_labels", "stratified_folds",
-    "stratified_split", "stratified_subset", "text_keys",
+    "dataset_fingerprint", "find_task", "load_task", "merge_option", "row_places", "similar_labels",
+    "stratified_folds", "stratified_split", "stratified_subset", "text_keys",
 ]  # fmt: skip
 
 #: The columns of every dataset in this package; text_pair only for pairs.
@@ -494,4 +495,11 @@ def _file_record(stored: StoredTable, used: "pd.DataFrame", id_column: str | Non
     info = {name: value for name, value in stored.info.items() if name != "checksum"}
     if is_empty.any():
         info["left_out"] = info["left_out"] | {"an empty text": count_places(unused[is_empty])}
-    return info | counts | {"labelled_rows": len(used)}
+    return info | counts | {"labelled_rows": len(used), "numbering": None if id_column else _numbering(stored)}
+
+
+def _numbering(stored: StoredTable) -> dict[str, Any]:
+    """What ids that are row numbers count: lines of the file from "first" if each row is one line, else rows."""
+    table = stored.dataset.data.table
+    offsets = np.unique(table["place"].to_numpy() - table["id"].cast("int64").to_numpy())
+    return {"unit": stored.info["unit"], "first": int(offsets[0])} if len(offsets) == 1 else {"unit": "row", "first": 0}

@@ -307,6 +307,19 @@ def count_places(rows: "pd.DataFrame") -> dict[str, Any]:
     return {"count": len(rows), "first": rows["place"].iloc[:N_PLACES].tolist()}
 
 
+def row_places(ids: Iterable[Any], audit: Any) -> list[str]:
+    """Where training rows are: their line or, in files without one line per row, their row; own ids as they are.
+
+    >>> row_places(["5"], {"files": {"train": {"numbering": {"unit": "line", "first": 2}}}})
+    ['line 7']
+    """
+    try:
+        numbering = audit["files"]["train"]["numbering"]
+        return [f"{numbering['unit']} {int(id_) + numbering['first']}" for id_ in ids]
+    except (KeyError, TypeError, ValueError):
+        return list(map(str, ids))
+
+
 def audit_messages(audit: dict[str, Any]) -> list[str]:
     """The audit in sentences: what was found, what was done, and the lines or rows of the file (not the ids).
 

@@ -280,7 +280,8 @@ class Picture(NamedTuple):
 class Block(NamedTuple):
     """A part of a section: the macro of `blocks.html.j2` that shows it, and what it shows.
 
-    note, code: a text; bullets: texts; commands: (purpose, command); facts: (name, value, detail); pictures.
+    note, code: a text; bullets: texts, or (text, anchor of a section); commands: (purpose, command); facts: (name,
+    value, detail); pictures.
     """
 
     kind: str

@@ -38,6 +38,14 @@ LEVELS = (0.9, 0.8, 0.7, 0.6)
 #: Labels of a confusion matrix at most (above that, the most frequent confusions are listed), and of the diagrams.
 MOST_MATRIX_LABELS, MOST_DIAGRAMS = 12, 6
 
+#: Words of the first screen that need an explanation.
+GLOSSARY = {
+    "temperature": "Temperature (T): one number that makes the probabilities less (above 1) or more (below 1) extreme; "
+    "the labels stay the same.",
+    "out-of-fold": "Out-of-fold rows: training rows, each predicted by a model that was not trained on it.",
+    "cross-fit": "Cross-fit: fitted on out-of-fold rows.",
+}
+
 
 def write_report(run_dir: PathLike, path: PathLike | None = None) -> Path:
     """Write the report of a finished run, to its `report.html` unless `path` is given; returns the path.
@@ -81,14 +89,13 @@ def report_text(run_dir: PathLike, format: str) -> str:
 def build_page(data: RunData) -> page.Page:
     """The page of a report: what everyone needs first, collapsed sections after it."""
     focus = find_focus(data)
-    issues = data.document.get("label_issues")
-    known = [issue for issue in issues if isinstance(issue, Mapping)] if isinstance(issues, list) else []
+    issues = data.label_issues
     visible: dict[str, Iterator[Part]] = {
         "": _first_screen(data, focus),
         "Can its confidence be trusted?": _reliability(focus),
         "Comparison of models": _comparison(data),
         "Errors": _errors(focus),
-        "Label issues": iter([tables.label_issue_table(known)] if known else []),
+        "Label issues": iter([tables.label_issue_table(issues, data.part("audit"))] if issues else []),
     }
     collapsed: dict[str, Iterator[Part]] = {
         "All results with intervals": _results(data),
@@ -135,10 +142,16 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
     yield Block("facts", list(_facts(focus, is_useful)), style="chosen" if is_useful else "")
     found = () if sentences else shorten(data.evaluation.verdicts())
-    todo = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
+    todo: list[Any] = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
+    if n := len(data.label_issues):
+        looks = "whose label looks" if n == 1 else "whose labels look"
+        todo = [*todo, (f"Check {plural(n, 'training row')} {looks} wrong.", "label-issues")]
     for title, items in {"What to do": todo, "Confidence": [v for v in found if v not in todo]}.items():
         if items and (len(data.subjects) > 1 or title != "Confidence"):  # the boxes describe a single model
             yield Block("bullets", items, title)
+    words = " ".join([focus.name, *sentences])
+    if explained := [text for word, text in GLOSSARY.items() if word in words]:
+        yield Block("note", " ".join(explained))
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
         commands = [

@@ -85,6 +85,12 @@ class RunData:
         return value if isinstance(value, Mapping) else {}
 
     @property
+    def label_issues(self) -> list[Mapping[str, Any]]:
+        """Training rows whose label looks wrong."""
+        found = self.document.get("label_issues")
+        return [issue for issue in found if isinstance(issue, Mapping)] if isinstance(found, list) else []
+
+    @property
     def config(self) -> str:
         """The text of `config.yaml`, empty if it is absent."""
         path = self.root / "config.yaml" if self.root else None

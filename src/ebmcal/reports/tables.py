@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ebmcal.data import row_places
 from ebmcal.errors import plural
 from ebmcal.metrics import HEADLINE_METRICS, METRICS, reliability_bins
 from ebmcal.predictions import Predictions
@@ -134,10 +135,10 @@ def _method_rank(method: str) -> int:
     return METHOD_ORDER.index(method) if method in METHOD_ORDER else len(METHOD_ORDER)
 
 
-def _calibrator_rank(calibrator: str) -> tuple[int, str]:
-    """No calibrator first, then in the order of `FITTED_ON`, then anything else."""
+def _calibrator_rank(calibrator: str) -> tuple[int, bool, str]:
+    """No calibrator first, then in the order of `FITTED_ON`, then anything else; temperature before others."""
     rank = next((i for i, end in enumerate(FITTED_ON) if calibrator.endswith(end)), len(FITTED_ON))
-    return (rank if calibrator else -1), calibrator
+    return (rank if calibrator else -1), not calibrator.startswith("temperature"), calibrator
 
 
 def summary_table(
@@ -147,14 +148,14 @@ def summary_table(
 
     The best values are marked, unless there are too few rows to compare models.
 
-    `verbose` adds intervals, calibrators fitted on the training rows, ensembles of the seeds, and the published results
-    of a paper task.
+    `verbose` adds intervals, calibrators fitted on the training rows, ensembles of the seeds, the published results of
+    a paper task and, for runs, scaling-binning, which is never recommended.
     """
     test_set = test_set or next(iter(list_test_sets(evaluation)), "test")
     recommended = recommended or recommended_key(evaluation)
     found = over_seeds(evaluation.results, test_set)
     keys = list(dict.fromkeys(found.index.droplevel("metric")))
-    shown = [k for k in keys if verbose or k == recommended or not (is_ensemble(k) or k[1].endswith("(train)"))]
+    shown = [key for key in keys if verbose or key == recommended or not _is_detail(key, recommended is not None)]
     keys = sorted(shown or keys, key=lambda key: key != recommended)
     found = found[found.index.droplevel("metric").isin(keys)] if keys else found
     available = list(dict.fromkeys(found.index.get_level_values("metric")))
@@ -168,6 +169,11 @@ def summary_table(
         better={} if evaluation.meta.get("not_compared") else table.better,
         sections=["recommended" if i == chosen else key[0] for i, key in enumerate(keys)],
     )  # fmt: skip
+
+
+def _is_detail(key: Key, is_run: bool) -> bool:
+    """Whether a row is in verbose tables only."""
+    return is_ensemble(key) or key[1].endswith("(train)") or (is_run and key[1].startswith("scaling-binning"))
 
 
 def task_metric(evaluation: "Evaluation") -> str:
@@ -371,14 +377,18 @@ def _text(rows: Predictions, index: Any) -> str:
     return rows.texts[index] if rows.text_pairs is None else f"{rows.texts[index]} ‖ {rows.text_pairs[index]}"
 
 
-def label_issue_table(issues: Sequence[Mapping[str, Any]], n: int = MOST_EXAMPLES) -> Table:
-    """Training rows with labels that contradict out-of-fold predictions: `label_issues` of a run's results."""
-    columns = ["Text", "Given label", "Suggested label", "Score"]
-    records = [[str(i.get("text") or i.get("id")), i.get("given"), i.get("suggested"), i.get("score")] for i in issues]
-    more = f" The first {n} of {len(issues):,}; results.json lists all." if len(issues) > n else ""
+def label_issue_table(issues: Sequence[Mapping[str, Any]], audit: Any = None, n: int = MOST_EXAMPLES) -> Table:
+    """Training rows with labels that contradict out-of-fold predictions: `label_issues` and `audit` of results.json."""
+    places = row_places([issue.get("id", "") for issue in issues], audit)
+    columns = ["Row", "Text", "Given label", "Suggested label", "Score"]
+    values = [[i.get("text"), i.get("given"), i.get("suggested"), i.get("score")] for i in issues]
+    records = [[place, str(text or ""), *rest] for place, (text, *rest) in zip(places, values, strict=True)]
+    more = f" The first {n} of {len(issues):,}; run.label_issues (Python) and results.json have all." * (
+        len(issues) > n
+    )
     note = (
         "Training texts with a label that the models trained without them contradict. Check them first: wrong labels "
-        f"limit accuracy and calibration.{more}"
+        f"limit accuracy and calibration. Row: your id, or the place in the training file.{more}"
     )
     return Table(pd.DataFrame(records[:n], columns=columns), "Possible label errors", (note,))
 
