@@ -31,7 +31,7 @@ TEMPERATURE_BOUNDS = (0.02, 50.0)
 FEW_ROWS = 100
 
 #: Users read a few sentences.
-MAX_SENTENCES = 5
+MAX_SENTENCES = 6
 
 
 @dataclass(frozen=True)
@@ -106,7 +106,7 @@ class Advice:
 
 
 def shorten(sentences: Iterable[str]) -> tuple[str, ...]:
-    """The first five of the sentences; models to calibrate come first."""
+    """The first of the sentences; models to calibrate come first."""
     ordered = sorted(dict.fromkeys(sentences), key=lambda sentence: "Calibrate it" not in sentence)
     return tuple(ordered[:MAX_SENTENCES])
 
@@ -163,6 +163,8 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     if problem := _unusable(known, rows):
         return Advice(first, None, (problem,), rows=rows, n_rows=known.n_rows)
     found = [c for method, seeds in runs.items() for c in make_candidates(method, seeds, f"temperature ({suffix})")]
+    if not _has_learned(found, known):  # more extreme probabilities would not be justified
+        found = [c for c in found if c.calibrator is None or c.temperature >= 1]
     # A temperature has one parameter and changes no label: a method is used with it if that lowers the NLL.
     by_method = [min((c for c in found if c.method == method), key=lambda c: c.nll) for method in runs]
     # The simpler of two equals: the first method that is not clearly worse than the best.
@@ -225,15 +227,25 @@ def make_candidates(method: str, seeds: Sequence[Predictions], calibrator: str) 
     return [plain] + ([candidate(calibrator, [scaled for scaled, _ in fits])] if is_fitted else [])
 
 
+def _largest(known: Predictions) -> float:
+    """The share of the most frequent class."""
+    return float(np.bincount(known.labels).max() / known.n_rows)
+
+
+def _has_learned(found: Sequence[Candidate], known: Predictions) -> bool:
+    """Whether a model is more accurate than always predicting the most frequent class."""
+    return max(c.accuracy for c in found) > _largest(known)
+
+
 def _sentences(
     found: Sequence[Candidate], chosen: Candidate, known: Predictions, rows: str, n_test: int | None
 ) -> Iterator[str]:
     """What to use, whether its confidence is right, how certain that is, and whether the energy helped."""
-    largest = float(np.bincount(known.labels).max() / known.n_rows)
-    if max(c.accuracy for c in found) <= largest:
+    if not _has_learned(found, known):
         yield (
-            f"No model is more accurate than always predicting the most frequent class ({largest:.1%} of the {rows} "
-            "rows). Train longer (--epochs) or on more rows before looking at calibration."
+            "No model is more accurate than always predicting the most frequent class "
+            f"({_largest(known):.1%} of the {rows} rows). Train longer (--epochs) or on more rows before looking at "
+            "calibration."
         )
         yield from _cautions(found, known, rows, n_test)
         return
@@ -242,14 +254,16 @@ def _sentences(
     if base and base is not chosen:
         accuracy += f" (baseline: {base.accuracy:.1%})" if base.method != chosen.method else ""
         confidence += f" (baseline: {base.confidence:.1%})"
-    simpler = "; no simpler method is as good" if chosen.method != found[0].method else ""
+    is_simplest = chosen.method in (found[0].method, FROZEN_PROBE)
+    simpler = "" if is_simplest else "; no simpler method is as good"
     yield (
         f"Use {chosen.name}. On {known.n_rows:,} {rows} rows it is right in {accuracy}, with a mean confidence of "
         f"{confidence}{simpler}."
     )
     yield from _frozen_probe(found, chosen)
-    yield _confidence(base or chosen, rows)
-    yield from _cautions([c for c in found if c.method != (base or chosen).method], known, rows, n_test)
+    described = base or next(c for c in found if c.method == chosen.method)
+    yield _confidence(described, next((c for c in found if c.method == described.method and c.calibrator), None), rows)
+    yield from _cautions([c for c in found if c.method != described.method], known, rows, n_test)
     others = [c for c in found if c.calibrator is None and c.method not in ("baseline", FROZEN_PROBE)]
     if base and others:
         other = min(others, key=lambda c: c.nll)
@@ -281,15 +295,19 @@ def _frozen_probe(found: Sequence[Candidate], chosen: Candidate) -> Iterator[str
     )
 
 
-def _confidence(candidate: Candidate, rows: str) -> str:
-    """Whether a model is over- or underconfident, and what corrects it."""
-    sentence, t = candidate.gap.describe(candidate.method, f"{rows} row"), candidate.temperature
-    if not _is_inside(t):
+def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
+    """Whether a model is over- or underconfident, and what a temperature changes."""
+    name = plain.method if len(plain.by_seed) == 1 else f"{plain.method} (first seed)"
+    sentence = plain.gap.describe(name, f"{rows} row")
+    if scaled is None:
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
-    if candidate.gap.verdict is None:
+    if plain.gap.verdict is None:
         return sentence
-    longer = " Training longer (--epochs) may help too." if candidate.gap.verdict == "underconfident" else ""
-    return f"{sentence} Temperature scaling (T = {t:.2f}) corrects it on these rows.{longer}"
+    longer = " Training longer (--epochs) may help too." if plain.gap.verdict == "underconfident" else ""
+    return (
+        f"{sentence} With temperature scaling (T = {plain.temperature:.2f}) the mean confidence is "
+        f"{scaled.confidence:.1%} and the NLL {scaled.nll:.3f} instead of {plain.nll:.3f}.{longer}"
+    )
 
 
 def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> Iterator[str]:
@@ -308,7 +326,7 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
         yield f"No {rows} row has the label {shown}; calibrators cannot learn about it."
     bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:
-        yield f"The temperature of {', '.join(bound)} reached its bound, so it is not recommended."
+        yield f"The temperature of {', '.join(bound)} reached its bound and is not recommended."
 
 
 def _is_inside(temperature: float) -> bool:

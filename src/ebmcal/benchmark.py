@@ -79,7 +79,8 @@ def load_benchmark(path: Path, output: Path | None = None, only: Sequence[str] =
             name, settings = _named_settings(entry)
             if name.lower() in map(str.lower, runs):
                 raise EbmcalError(f"two tasks are called {name}; give one of them another `name`.")
-            runs[name] = load_config(None, shared | settings | {"output": root / name})
+            given = {key: value for key, value in (shared | settings).items() if value is not None}
+            runs[name] = load_config(None, given | {"output": root / name})
             if not only or name.lower() in wanted:
                 prepare(runs[name], Reporter())
         except EbmcalError as error:

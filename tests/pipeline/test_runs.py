@@ -8,18 +8,23 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 from datasets import Dataset
 from scipy.special import softmax
-from transformers import AutoModelForSequenceClassification
+from transformers import AutoModelForSequenceClassification, T5Config, T5ForSequenceClassification
 
 import ebmcal
+from ebmcal.calibration import make_calibrator, save_calibrator
 from ebmcal.errors import EbmcalError, Interrupted
-from ebmcal.pipeline import cross_fit, probe, undertrained_folds
+from ebmcal.pipeline import cross_fit, probe, store_calibrator, undertrained_folds
+from ebmcal.run_dir import Trial, read_card, update_card
 from small_runs import LABELS, rows, small_settings, write_csv
+from tiny_models import make_wordpiece, save_language_model
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +69,42 @@ def test_the_frozen_probe_is_a_model_that_gives_its_predictions(finished):
     p, model = finished.predictions("frozen-probe"), finished.model("frozen-probe")
     assert model.predict(p.texts, calibrated=False).probs == pytest.approx(p.probs, abs=1e-5)
     assert finished.predictions("frozen-probe", "out_of_fold").n_rows == 90
+
+
+def save_t5(folder):
+    """A tiny encoder-decoder; its texts end with [SEP]."""
+    shape = {"vocab_size": 120, "d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 2, "num_heads": 2}
+    T5ForSequenceClassification(T5Config(**shape, eos_token_id=3, decoder_start_token_id=0)).save_pretrained(folder)
+    make_wordpiece().save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(("save", "has_probe"), [(partial(save_language_model, kind="gpt2"), True), (save_t5, False)])
+def test_runs_with_other_architectures_finish(save, has_probe, tmp_path):
+    settings = small_settings(save(tmp_path / "encoder"), methods="baseline", calibration="holdout")
+    run = ebmcal.run((TEXTS, NAMES), test=(TEXTS, NAMES), output=tmp_path / "run", **settings)
+    assert ("frozen-probe" in [trial.method for trial in run.trials]) == has_probe
+    assert run.advice
+
+
+@pytest.mark.filterwarnings("ignore::ebmcal.calibration.FewRowsWarning")
+@pytest.mark.parametrize("fold", [False, True])
+def test_a_run_keeps_the_calibrator_that_the_user_stored(finished, tmp_path, fold):
+    model = tmp_path / "model"
+    shutil.copytree(finished.directory.model(finished.trials[0]), model)
+    ours, theirs = (make_calibrator("temperature").fit_predictions(finished.predictions("baseline", split))
+                    for split in ("out_of_fold", "test"))  # fmt: skip
+    lines = []
+    reporter = SimpleNamespace(info=lines.append)
+    update_card(model, calibrator=None)
+    store_calibrator(model, ours, reporter)
+    store_calibrator(model, ours, reporter)
+    assert not lines, "its own one is replaced"
+    save_calibrator(model, theirs, fold=fold)
+    before = read_card(model)
+    store_calibrator(model, ours, reporter)
+    assert read_card(model) == before
+    assert "keeps the one" in lines[0]
 
 
 def test_out_of_fold_predictions_cover_every_training_row_once(finished):
@@ -258,7 +299,8 @@ def test_undertrained_fold_models_are_mentioned(scale, n):
     logits = rng.normal(size=(2000, 3)) * 2
     labels = (logits + rng.gumbel(size=logits.shape)).argmax(axis=1)
     splits = {"out_of_fold": ebmcal.Predictions(labels, LABELS, logits=scale * logits)}
-    assert ["undertrained" in s for s in undertrained_folds(splits)] == [True] * n
+    assert ["undertrained" in s for s in undertrained_folds(Trial("hidden", 1), splits)] == [True] * n
+    assert not undertrained_folds(Trial("frozen-probe", 0), splits)
 
 
 def test_the_strength_of_the_probe_is_chosen_on_some_rows_and_inside_the_range(monkeypatch):

@@ -175,6 +175,7 @@ def small(model):
         ({"inputs": None}, 422, "inputs: Input should be a valid string"),
         ({"texts": "a"}, 422, "inputs: Field required"),
         ({"inputs": "a", "temperature": 2}, 422, "The body: Unknown field"),
+        ({"inputs": "a", "<b>": 2}, 422, "The body: Unknown field"),
         ({"inputs": {"text": "a", "pair": "b"}}, 422, "inputs: Unknown field"),
         (["a"], 422, "The body: Input should be"),
         ({}, 422, "inputs: Field required"),

@@ -23,6 +23,7 @@ from ebmcal.modeling.energies import ENERGIES, HEADS
 from ebmcal.modeling.packing import (
     PackedBatch,
     Tokens,
+    encoder_config,
     is_packable,
     mean_states,
     micro_batches,
@@ -73,7 +74,8 @@ class EnergyClassifier(nn.Module):
             raise unknown_name("energy", energy, [*ENERGIES, *HEADS])
         self.encoder, self.energy, self.centered = encoder, energy, centered
         if encoder.config.pad_token_id is None:  # language models have none and then reject batches
-            encoder.config.pad_token_id = np.ravel(encoder.config.eos_token_id or 0)[0].item()
+            end = getattr(encoder_config(encoder), "eos_token_id", None)
+            encoder.config.pad_token_id = np.ravel(end or 0)[0].item()
         self.is_packed = is_packable(encoder)
         if self.is_packed:
             use_packing(encoder)

@@ -49,7 +49,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter
 from ebmcal.reports import write_model_card, write_report
 from ebmcal.reports.plots import energy_histogram
-from ebmcal.run_dir import RunDir, Trial, read_card, update_card
+from ebmcal.run_dir import FROZEN_PROBE, RunDir, Trial, read_card, update_card
 from ebmcal.storage import cache_dir, locked, read_json, remove_temporary_files, write_json, write_text
 from ebmcal.training import recipe
 from ebmcal.training.runtime import (
@@ -244,9 +244,11 @@ def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, An
                 ensure_predicted(work, trial)
             if folds is not None:
                 ensure_cross_fitted(work, trial, folds)
-        if config.only is None and is_main_process():
-            ensure_probed(work, folds)
-            conclude(work)
+        if config.only is None:
+            with main_process_first():  # the others wait: they read the results
+                if is_main_process():
+                    ensure_probed(work, folds)
+                    conclude(work)
 
 
 def relative_cost(work: Workspace, trial: Trial) -> float:
@@ -272,7 +274,7 @@ def conclude(work: Workspace) -> None:
     again = f"If so, run again with {merge_option(pairs)} and another --output."
     misspelt = [f"These labels may be the same: {alike}. {again}"] if pairs else []
     chosen = predictions[advice.trial]
-    advice = replace(advice, sentences=(*misspelt, *undertrained_folds(chosen), *advice.sentences))
+    advice = replace(advice, sentences=(*misspelt, *undertrained_folds(advice.trial, chosen), *advice.sentences))
     issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
     results = evaluation.to_json() | {
         "task": work.data.name,
@@ -288,8 +290,8 @@ def conclude(work: Workspace) -> None:
         "recommended": {"trial": advice.trial.name, "calibrator": advice.calibrator},
         "label_issues": issues,
     }
-    if advice.calibrator is not None:  # stored with the model, fitted on the rows it was chosen on
-        save_calibrator(directory.model(advice.trial), _fit_calibrator(advice.calibrator, chosen))
+    if advice.calibrator is not None:  # fitted on the rows it was chosen on
+        store_calibrator(directory.model(advice.trial), _fit_calibrator(advice.calibrator, chosen), work.reporter)
     if work.noise:
         write_json(directory.noise_examples, work.noise.examples)
     write_json(directory.results, results)
@@ -299,6 +301,18 @@ def conclude(work: Workspace) -> None:
     work.reporter.info(f"report: {write_report(directory.root)}")
 
 
+def store_calibrator(model: Path, calibrator: Any, reporter: Reporter) -> None:
+    """Store the calibrator of a run with a model, unless the user stored another one, or folded it into the weights."""
+    card = read_card(model)
+    stored = card.get("calibrator")
+    if card.get("folded_temperature") is not None or (
+        stored is not None and stored["fitted_on"] != calibrator.to_json()["fitted_on"]
+    ):
+        reporter.info(f"calibrator: {model} keeps the one that was fitted on other rows (ebmcal calibrate)")
+    else:
+        save_calibrator(model, calibrator)
+
+
 def _fit_calibrator(name: str, splits: Mapping[str, Predictions]) -> Any:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FewRowsWarning)  # the advice says so already
@@ -306,9 +320,10 @@ def _fit_calibrator(name: str, splits: Mapping[str, Predictions]) -> Any:
         return make_calibrator(name.partition(" ")[0]).fit_predictions(rows)
 
 
-def undertrained_folds(splits: Mapping[str, Predictions]) -> list[str]:
-    """A sentence for the user if cross-fitting does not fit the final model."""
-    temperature = _fit_calibrator("temperature", splits).temperature_ if SPLIT in splits else 1.0
+def undertrained_folds(trial: Trial, splits: Mapping[str, Predictions]) -> list[str]:
+    """A sentence for the user if cross-fitting does not fit the final model, which is finetuned longer."""
+    is_finetuned = SPLIT in splits and trial.method != FROZEN_PROBE
+    temperature = _fit_calibrator("temperature", splits).temperature_ if is_finetuned else 1.0
     if temperature >= MIN_TEMPERATURE:
         return []
     return [

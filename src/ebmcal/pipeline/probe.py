@@ -14,11 +14,12 @@ from sklearn.linear_model import LogisticRegression
 
 from ebmcal.data import stratified_folds, stratified_subset
 from ebmcal.modeling.classifier import EnergyClassifier, Predictor
-from ebmcal.modeling.pretrained import default_device, load_encoder
+from ebmcal.modeling.pretrained import check_encoder, default_device, load_encoder
 from ebmcal.pipeline.cross_fit import SPLIT
 from ebmcal.pipeline.trials import (
     dataset_texts,
     ensure_predicted,
+    is_predicted,
     make_card,
     sample_indices,
     save_model,
@@ -44,10 +45,11 @@ ABSENT = -30.0
 
 def ensure_probed(work: "Workspace", folds: np.ndarray | None) -> None:
     """Fit the probe and predict with it, unless that is done; out of fold if there are folds."""
-    directory = work.directory
-    if not (directory.model(PROBE) / "config.json").is_file() or (
-        folds is not None and not directory.predictions(PROBE, SPLIT).is_file()
-    ):
+    if check_encoder(work.config.encoder, work.config.trust_remote_code).is_encoder_decoder:
+        work.reporter.info("frozen probe: left out, because mean pooling is not possible with a decoder")
+        return
+    has_model = (work.directory.model(PROBE) / "config.json").is_file()
+    if not has_model or (folds is not None and not is_predicted(work, PROBE, SPLIT)):
         with work.reporter.stage("frozen probe"):
             _fit(work, folds)
     ensure_predicted(work, PROBE)

@@ -149,7 +149,7 @@ def _training_facts(trainer: EnergyTrainer, seconds: float) -> dict[str, Any]:
 def ensure_predicted(work: "Workspace", trial: Trial) -> None:
     """Predict every split that has no predictions yet."""
     wanted = [*work.data.splits, *(["noise"] if work.noise else []), *(f"ood_{name}" for name in work.ood)]
-    missing = [split for split in wanted if not _is_predicted(work, trial, split)]
+    missing = [split for split in wanted if not is_predicted(work, trial, split)]
     if not missing:
         return
     predictor = load_predictor(work, work.directory.model(trial))
@@ -220,7 +220,8 @@ def sample_indices(n: int, limit: int) -> np.ndarray:
     return np.arange(n) if n <= limit else np.sort(np.random.default_rng(0).choice(n, limit, replace=False))
 
 
-def _is_predicted(work: "Workspace", trial: Trial, split: str) -> bool:
+def is_predicted(work: "Workspace", trial: Trial, split: str) -> bool:
+    """Whether a trial has readable predictions of a split, of the same texts."""
     path = work.directory.predictions(trial, split)
     if not path.is_file():
         return False

@@ -60,15 +60,16 @@ def _is_unedited(path: Path) -> bool:
 
 def _content(folder: Path, name: str, data: RunData | None, subject: Subject | None) -> dict[str, Any]:
     """What the template shows."""
-    card, names = read_card(folder), read_json(folder / "config.json").get("id2label") or {}
-    config, calibrator = _config(data), card.get("calibrator")
-    fitted = calibrator.get("name") if isinstance(calibrator, Mapping) else None
+    card, checkpoint = read_card(folder), read_json(folder / "config.json")
+    names, config, calibrator = checkpoint.get("id2label") or {}, _config(data), card.get("calibrator")
+    fitted = calibrator.get("calibrator") if isinstance(calibrator, Mapping) else None
     task = str(card.get("task") or config.get("task") or "text classification")
     known = {key: value for key, value in config.items() if value not in (None, [], {})}
     found = data.part("audit").get("splits") if data else None
     texts = map(str, data.evaluation.detection["texts"] if data else ())
     return {
-        "header": _header(task, config.get("encoder"), name, data),
+        "header": _header(task, config.get("encoder"), name, data, fitted),
+        "needs_code": "auto_map" in checkpoint,
         "task": task,
         "name": name,
         "card": card,
@@ -101,8 +102,8 @@ def _without_place(value: Any) -> Any:
     return Path(value).name if isinstance(value, str) and Path(value).expanduser().is_absolute() else value
 
 
-def _header(task: str, encoder: Any, name: str, data: RunData | None) -> str:
-    """The YAML that the hub reads, with the results of the model as it was trained."""
+def _header(task: str, encoder: Any, name: str, data: RunData | None, fitted: str | None) -> str:
+    """The YAML that the hub reads, with the results of the model, calibrated if the run did that."""
     header: dict[str, Any] = {
         "library_name": "transformers",
         "pipeline_tag": "text-classification",
@@ -113,7 +114,10 @@ def _header(task: str, encoder: Any, name: str, data: RunData | None) -> str:
     results = []
     if data is not None:
         frame = data.evaluation.results
-        frame = frame[(frame["model"] == name) & frame["calibrator"].isna() & frame["value"].notna()]
+        chosen = data.part("recommended")
+        calibrator = chosen.get("calibrator") if fitted and chosen.get("trial") == name else None
+        is_row = frame["calibrator"].isna() if calibrator is None else frame["calibrator"] == calibrator
+        frame = frame[(frame["model"] == name) & is_row & frame["value"].notna()]
         frame = frame[frame["metric"].isin(HEADER_METRICS)]
         for test_set, rows in frame.groupby("test_set", sort=False):
             metrics = [{"type": m, "value": round(v, 4)} for m, v in zip(rows["metric"], rows["value"], strict=True)]

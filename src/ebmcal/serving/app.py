@@ -152,9 +152,8 @@ def parse_request(content: bytes, limits: Limits) -> tuple[list[Text], str | Non
 def _problem(error: ValidationError) -> str:
     """The first mistake in a body, with its place."""
     found = error.errors(include_input=False)[0]
-    place = [part for part in found["loc"] if not str(part).startswith("<")]
-    if found["type"] == "extra_forbidden":
-        place.pop()  # a name that the client chose
+    known = found["loc"][:-1] if found["type"] == "extra_forbidden" else found["loc"]  # not a name the client chose
+    place = [part for part in known if not str(part).startswith("<")]
     where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).removeprefix(".")
     return f"{where or 'The body'}: {MESSAGES.get(found['type'], found['msg'])}."
 
