@@ -152,6 +152,6 @@ for train, output in [("txt.csv", "run"), ("missing.csv", "run"), ("train.csv", 
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder)
     assert done.stdout.splitlines() == ["False False"] * 5, done.stderr
-    expected = ["'txt'", "missing.csv does not exist", "GLUE is not empty", "busy is in use", "file/run"]
+    expected = ["'txt'", "missing.csv does not exist", "'GLUE' is not empty", "busy is in use", "file/run"]
     errors = [line for line in done.stderr.splitlines() if line.startswith("Error")]
     assert all(words in line for words, line in zip(expected, errors, strict=True)), done.stderr

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ebmcal.data import as_dataset, store_table
+from ebmcal.data import DataConfig, as_dataset, load_task, store_table
 from ebmcal.data.files import Columns, TableSource
 from ebmcal.errors import EbmcalError
 
@@ -292,6 +292,9 @@ def test_labels_and_column_names_are_never_guessed(tmp_path):
     with pytest.raises(EbmcalError, match=r"labels of 1 of 501 rows are not UTF-8 \(first lines: 502\).*cp1252"):
         as_dataset(label, label_column="label")
     assert as_dataset(label, label_column="label", encoding="cp1252").features["label"].names[0] == "Rückgabe"
+    data = DataConfig(train=label, merge_labels={"Rückgabe": "return"})
+    with pytest.raises(EbmcalError, match="train data .*labels of 1 of 501 rows are not UTF-8"):
+        load_task(data, tmp_path / "cache")
     name = write(tmp_path, "b.csv", rows.replace("label", "Größe").encode("cp1252"))
     with pytest.raises(EbmcalError, match="The column name 'Gr\ufffd\ufffde' is not UTF-8. .*--encoding cp1252"):
         as_dataset(name)

@@ -52,6 +52,9 @@ def test_a_run_has_models_predictions_results_and_a_report(finished):
     log = (finished.folder / "log.txt").read_text()
     assert log.index("cross-fitting: 3 folds; training takes 4 times") < log.index("baseline-seed1: started")
     assert finished.advice
+    issues = finished.label_issues
+    assert len(issues)
+    assert issues["place"].tolist() == [f"line {int(number) + 2}" for number in issues["id"]]
 
 
 def test_results_are_tidy(finished):

@@ -148,6 +148,9 @@ def load_task(data: DataConfig, cache_dir: Path, reporter: Reporter | None = Non
     task = find_task(data.task) if data.task else None
     sources = check_sources(data)
     stored = {part: store_table(*source, Path(cache_dir), reporter) for part, source in sources.items()}
+    for part, (source, _) in sources.items():
+        with error_context(f"{part} data {source.name}"):
+            _check_rows(stored[part], source.encoding)
     relabelled = _merge_labels(stored, data.merge_labels or {})
     names, parts = _label_parts(sources, stored, task, data.merge_labels or {})
     splits = make_splits(parts, data.calibration_share, data.split_seed)
@@ -464,7 +467,6 @@ def _label_parts(
     for name, (source, columns) in sources.items():
         source = replace(source, label_names=tuple(label for label in source.label_names if label not in merged))
         with error_context(f"{name} data {source.name}"):
-            _check_rows(stored[name], source.encoding)
             owner = f"the labels of {task.name if task and name == 'train' else 'the training data'}"
             dataset, rows, names = _encode_labels(stored[name], source, names, by_number, owner)
             rows = rows[rows["label"] >= 0]
