@@ -370,7 +370,8 @@ def test_two_processes_of_torchrun_train_like_one(encoder_dir, tmp_path):
     train = write_csv(tmp_path / "train.csv", rows(120))
     arguments = [
         "run", "--train", str(train), "--encoder", str(encoder_dir), "--methods", "hidden", "--batch-size", "8",
-        "--set", "steps=10", "--set", "precision=fp32", "--set", "max_length=32", "--calibration", "holdout", "--output",
+        "--set", "steps=10", "--set", "precision=fp32", "--set", "max_length=32", "--calibration", "holdout",
+        "--output",
     ]  # fmt: skip
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
     subprocess.run([sys.executable, "-m", "ebmcal", *arguments, str(tmp_path / "one")], check=True, env=environment)

@@ -326,11 +326,11 @@ def test_evaluation_reports(tmp_path):
     assert "mine &lt;b&gt; is overconfident by" in visible(text)
 
 
-def test_the_report_of_many_files_has_five_verdicts_those_to_calibrate_first(tmp_path):
+def test_the_report_of_many_files_has_six_verdicts_those_to_calibrate_first(tmp_path):
     named = {f"model {i}": make_predictions(250, 3.0 if i > 4 else 1.0) for i in range(7)}
     text = write_evaluation_report(ebmcal.evaluate(named, n_resamples=20), tmp_path / "e.html").read_text("utf-8")
     bullets = [name for name in named if f"<li>{name} is" in visible(text) or f"<li>{name}: no clear" in visible(text)]
-    assert bullets == ["model 0", "model 1", "model 2", "model 5", "model 6"]
+    assert bullets == ["model 0", "model 1", "model 2", "model 3", "model 5", "model 6"]
 
 
 @pytest.mark.parametrize(("scale", "is_todo"), [(3.0, True), (1.0, False)])
