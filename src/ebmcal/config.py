@@ -183,7 +183,7 @@ def continued_config(config: RunConfig, recorded: Path) -> RunConfig:
             f"The run directory {recorded.parent} belongs to another config ({'; '.join(changed)}). Pass the same "
             "settings, or another --output."
         )
-    return config.model_copy(update={name: old[name] for name in left_open})
+    return RunConfig(**config.model_dump() | {name: old[name] for name in left_open})
 
 
 def load_config(path: Path | None = None, overrides: dict[str, Any] | None = None) -> RunConfig:

@@ -18,7 +18,7 @@ from typing import Any
 
 from ebmcal.advice import recommend
 from ebmcal.calibration import FewRowsWarning, make_calibrator, save_calibrator
-from ebmcal.config import RunConfig, dump_config, fixed_settings, read_yaml
+from ebmcal.config import RunConfig, continued_config, dump_config, read_yaml
 from ebmcal.data import (
     DataConfig,
     TaskData,
@@ -202,15 +202,8 @@ def _noise_files(work: Workspace) -> dict[str, str]:
 def _claim(work: Workspace) -> None:
     """Record config and data in the run directory, or raise if it belongs to another config or other data."""
     directory, config = work.directory, work.config
-    advice = "Use another --output, or delete the directory."
     if directory.config.is_file():
-        old = read_yaml(directory.config)
-        new = fixed_settings(config).items()
-        changed = [f"{name} was {old[name]}, is {value}" for name, value in new if old.get(name, value) != value]
-        if changed:
-            raise EbmcalError(
-                f"The run directory {directory.root} belongs to another config ({'; '.join(changed)}). {advice}"
-            )
+        old, config = read_yaml(directory.config), continued_config(config, directory.config)
         # A call adds trials, calibrators and OOD texts to a run; it does not remove any.
         names = ("methods", "seeds", "posthoc")
         lists = {name: list(dict.fromkeys([*old[name], *getattr(config, name)])) for name in names}
@@ -224,7 +217,8 @@ def _claim(work: Workspace) -> None:
     changed = [name for name, value in fingerprints.items() if recorded.get(name) != value]
     if changed:
         raise EbmcalError(
-            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. {advice}"
+            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. Use "
+            "another --output."
         )
     write_json(directory.fingerprints, recorded | fingerprints)
     write_text(directory.config, dump_config(config))
