@@ -259,9 +259,10 @@ def _read_file(path: Path) -> FileColumns:
     except Exception as error:  # decoders raise anything on damaged bytes: ArrowInvalid, zlib.error, struct.error, …
         kind = path.suffix.lower().lstrip(".")
         if kind != "parquet" and "utf" in str(error).lower():
+            encoding = "utf-16" if path.read_bytes()[:2] in (b"\xff\xfe", b"\xfe\xff") else "cp1252"
             raise EbmcalError(
-                f"{path} is not UTF-8. Save it as UTF-8 (Excel: CSV UTF-8), or convert it: iconv -f CP1252 -t UTF-8 "
-                f"{path} > {path.with_stem(f'{path.stem}-utf8')}"
+                f"{path} is not UTF-8. Save it as UTF-8 (Excel: CSV UTF-8), or convert it: "
+                f"iconv -f {encoding} -t utf-8 FILE > NEW_FILE"
             ) from error
         cause = "damaged, truncated or another format"
         raise EbmcalError(f"{path} cannot be read as {kind} ({cause}): {error}") from error
