@@ -68,7 +68,7 @@ DETECTION_RESAMPLES = 200
 #: Paired tests need at least this many rows.
 MIN_COMPARED_ROWS = 30
 
-#: Metrics that judge the probabilities as a whole; lower is better.
+#: Metrics of the probabilities as a whole; lower is better.
 PROPER_SCORES = ("nll", "brier")
 
 #: Split that calibrators are fitted on → how that is shown; (train) and (dev) as in the paper.

@@ -24,7 +24,7 @@ from ebmcal.pipeline.trials import (
     sample_indices,
     save_model,
     write_predictions,
-)  # fmt: skip
+)
 from ebmcal.run_dir import FROZEN_PROBE, Trial
 
 if TYPE_CHECKING:
