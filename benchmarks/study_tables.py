@@ -51,6 +51,9 @@ EXTRA_ROWS = [
     ("frozen-probe", None), ("frozen-probe", "temperature (dev)"),
 ]  # fmt: skip
 
+#: Methods that the paper's tables show at the paper's strength: λ 1 in every step (tasks named NAME-paper).
+AT_PAPER_STRENGTH = ("scalar", "hidden", "sharp-hidden")
+
 METRICS = ("accuracy", "nll")
 
 MISSING = "–"
@@ -97,7 +100,7 @@ class Cells:
         found = t[is_row & (t["metric"] == metric) & (t["test_set"] == test_set) & (t["seed"] == seed)]
         return found.iloc[0] if len(found) else None
 
-    def value(self, *place: str | None, **options: str) -> float | None:
+    def value(self, *place: str | None, **options: str | int) -> float | None:
         row = self.row(*place, **options)
         return None if row is None else float(row["value"])
 
@@ -139,12 +142,84 @@ def paper() -> str:
         line = [title(method, calibrator)]
         for task in tasks:
             metric = "matthews" if task.startswith("cola") else "accuracy"
-            ours = [cells.value(task, method, calibrator, m) for m in (metric, "ece_classwise")]
+            place = f"{task}-paper" if method in AT_PAPER_STRENGTH else task
+            ours = [cells.value(place, method, calibrator, m) for m in (metric, "ece_classwise")]
             theirs = PUBLISHED[calibrator or method][TASKS[task][1]]
             ours_text = MISSING if ours[0] is None else "/".join(map(short, ours))
             line.append(f"{ours_text} ({'/'.join(map(short, theirs))})")
         rows.append(line)
     return markdown(["method", *(f"{TASKS[t][0]} ({n_train(cells, t):,})" for t in tasks)], rows)
+
+
+def ranking() -> str:
+    """The paper's methods: means over the finished tasks, next to the baseline and the paper's numbers."""
+    from ebmcal.benchmark import PUBLISHED
+
+    cells = Cells("study")
+    rows = []
+    for method, calibrator in [row for row in PAPER_ROWS if row != ("baseline", None)] + [("hidden, default", None)]:
+        at_strength = method in AT_PAPER_STRENGTH
+        name, found = method.removesuffix(", default"), []
+        for task in [t for t in cells.largest("baseline") if TASKS[t][1] and t != "wnli"]:
+            ours = [
+                cells.value(f"{task}-paper" if at_strength else task, name, calibrator, m)
+                for m in ("accuracy", "ece_classwise")
+            ]
+            base = [cells.value(task, "baseline", None, m) for m in ("accuracy", "ece_classwise")]
+            pub, pub_base = (PUBLISHED[key][TASKS[task][1]] for key in (calibrator or name, "baseline"))
+            if ours[0] is not None:
+                found.append([*ours, *base, *pub, *pub_base])
+        if found:
+            t = np.array(found, float)
+            change = t[:, 1] / t[:, 3] - 1
+            rows.append([
+                title(method, calibrator), str(len(t)), f"{100 * (t[:, 0] - t[:, 2]).mean():+.1f}",
+                f"{t[:, 3].mean():.3f} → {t[:, 1].mean():.3f}", f"{100 * (t[:, 1].mean() / t[:, 3].mean() - 1):+.0f}%",
+                f"{(change < 0).sum()}", MISSING if method.endswith("default") else
+                f"{100 * (t[:, 5].mean() / t[:, 7].mean() - 1):+.0f}%",
+            ])  # fmt: skip
+    header = [
+        "method",
+        "tasks",
+        "accuracy, points",
+        "class-wise ECE, baseline → method",
+        "change",
+        "tasks with a lower ECE",
+    ]
+    return markdown([*header, "the paper's change on these tasks"], rows)
+
+
+def seeds() -> str:
+    """Baseline and `hidden` where several seeds are finished: mean and range over seeds, both with a temperature."""
+    cells = Cells("study")
+    rows = []
+    for task in [t for t in cells.tasks("baseline", "hidden") if t != "wnli"]:
+        both = [s for s in range(1, 10) if cells.value(task, "hidden", None, "nll", seed=s) is not None
+                and cells.value(task, "baseline", None, "nll", seed=s) is not None]  # fmt: skip
+        if len(both) < 2:
+            continue
+        for metric, calibrator in (("accuracy", None), ("ece_top_label", None), ("nll", "temperature (dev)")):
+            b, h = (np.array([cells.value(task, m, calibrator, metric, seed=s) for s in both]) for m in
+                    ("baseline", "hidden"))  # fmt: skip
+            shown = metric.replace("ece_top_label", "top-label ECE").replace("nll", "NLL")
+            rows.append([
+                f"{TASKS[task][0]} ({n_train(cells, task):,})", title(shown, calibrator), str(len(both)),
+                *(f"{short(v.mean())} ({short(v.min())} to {short(v.max())})" for v in (b, h)),
+                " ".join(f"{v:+.3f}" for v in h - b),
+            ])  # fmt: skip
+    if not rows:
+        return "No task has several seeds yet."
+    return markdown(
+        [
+            "task (rows)",
+            "metric",
+            "seeds",
+            "baseline: mean (range)",
+            "hidden: mean (range)",
+            "hidden − baseline, by seed",
+        ],
+        rows,
+    )
 
 
 def results() -> str:
@@ -410,7 +485,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study-headline": headline, "study-findings": findings, "study-paper": paper, "study-results": results,
     "study-detection": detection, "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit,
     "study-label-issues": label_issues, "study-energy": energy, "study-differences": differences,
-    "study-strength": strength,
+    "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds,
 }  # fmt: skip
 
 #: Colour of a method in the plots (Okabe-Ito).
