@@ -19,12 +19,12 @@ from datasets import Dataset
 
 from ebmcal.data import DataConfig, dataset_fingerprint, load_task
 from ebmcal.data.splits import Texts
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.noise import NoiseConfig
 from ebmcal.noise.causal_lm import LmSettings, fit_noise_lm
 from ebmcal.noise.generation import NoiseStore, fill_store
 from ebmcal.progress import Console
-from ebmcal.training.runtime import use_bf16
 from timing import publish
 
 N_TEXTS, N_NOISE, WORDS, GOAL = 1000, 4000, (15, 25), 300

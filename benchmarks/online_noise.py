@@ -19,11 +19,11 @@ from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.data import DataConfig, load_task
 from ebmcal.data.splits import Texts
 from ebmcal.modeling.classifier import tokenize
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import check_encoder, load_encoder, load_tokenizer, quiet
 from ebmcal.noise import NoiseStream, online_stream
 from ebmcal.noise.masked_lm import MaskedLm
 from ebmcal.noise.sources import OnlineStream
-from ebmcal.training.runtime import use_bf16
 from timing import in_turns, publish
 
 #: The share of a step that online noise may take, and that of a masked LM, which runs a model.

@@ -23,10 +23,11 @@ from torch import nn
 from transformers import GPT2Config, GPT2LMHeadModel, StoppingCriteria, Trainer, TrainingArguments
 
 from ebmcal.modeling.packing import Tokens, pack, padded_inputs
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import load_language_model, quiet
 from ebmcal.noise.causal_lm import Layout, Markers, NoiseLm, NoiseLmTrainer, collate, prepare_training
 from ebmcal.noise.sampler import sample
-from ebmcal.training.runtime import reuse_freed_memory, use_bf16
+from ebmcal.training.runtime import reuse_freed_memory
 from timing import draw_texts, in_turns, peak, publish
 
 #: 20 words are about 26 tokens.

@@ -30,8 +30,9 @@ from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.methods.joint import MicroBatch, nce_data_term, nce_noise_term
 from ebmcal.modeling.energies import hidden
 from ebmcal.modeling.packing import Tokens, micro_batches, pack, padded_inputs, token_budget
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import quiet
-from ebmcal.training.runtime import reuse_freed_memory, use_bf16
+from ebmcal.training.runtime import reuse_freed_memory
 from timing import draw_texts, in_turns, peak, publish
 
 BATCH, NOISE_RATIO, PADDED = 32, 8, 128

@@ -43,8 +43,11 @@ MAX_LENGTH = 512
 _SURROGATES = re.compile("[\\ud800-\\udfff]")  # UTF-8 cannot encode them
 
 
-def load(name: PathLike, *, device: str | None = None) -> "Model":
+def load(name: PathLike, *, device: str | None = None, precision: str = "fp32") -> "Model":
     """The classifier in a directory (a model, or a run and then its recommended model) or with a hub name.
+
+    `precision="bf16"` predicts in bfloat16, which may be faster and changes probabilities slightly; calibrators and
+    abstention rules are fitted on float32 predictions. "auto" uses it if this machine is faster with it.
 
     model = ebmcal.load("runs/mine")
     model.predict(["a text", "another"]).probs
@@ -58,7 +61,7 @@ def load(name: PathLike, *, device: str | None = None) -> "Model":
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, trust_remote_code=False)
         limits = (tokenizer.model_max_length, max_positions(classifier.config) or MAX_LENGTH, MAX_LENGTH)
-        predictor = Predictor(classifier, tokenizer, max(1, card.get("max_length") or min(limits)))
+        predictor = Predictor(classifier, tokenizer, max(1, card.get("max_length") or min(limits)), precision)
         _ = predictor.label_names
     except Exception as error:  # of the tokenizer's files or the labels in config.json
         raise EbmcalError(f"{folder} is not a usable model: {' '.join(repr(error).split())[:300]}") from error

@@ -198,3 +198,9 @@ def test_a_job_killed_twice_writes_the_same_bytes(tmp_path, suffix, monkeypatch)
 def n_finished(directory):
     """Records are renamed into place, so those that exist are complete."""
     return sum(len(list(place.glob("0*.json"))) for place in working_directories(directory))
+
+
+def test_a_job_in_another_precision_reuses_nothing(folder, table, model, calls):
+    output = table / "out.csv"
+    interrupt(model, table / "new.csv", output)
+    assert predict_file(ebmcal.load(folder, precision="bf16"), table / "new.csv", output).n_reused == 0

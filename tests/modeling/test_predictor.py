@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ebmcal.errors import EbmcalError
 from ebmcal.modeling.classifier import CHARACTERS_PER_TOKEN, EnergyClassifier, Predictor, tokenize
 from tiny_models import SENTENCES, make_encoder, make_wordpiece
 
@@ -60,3 +61,16 @@ def test_dropout_passes_differ_by_seed_and_repeat():
     np.testing.assert_array_equal(a, b)
     assert not np.allclose(a, c)
     assert not model.training
+
+
+def test_bfloat16_changes_the_outputs_a_little(predictor):
+    other = Predictor(predictor.classifier, predictor.tokenizer, max_length=32, precision="bf16")
+    exact, rounded = predictor(SENTENCES, features=True), other(SENTENCES, features=True)
+    assert rounded.logits.dtype == np.float32
+    assert 0 < np.abs(exact.logits - rounded.logits).max() < 0.05
+    np.testing.assert_array_equal(predictor(SENTENCES).logits, exact.logits)
+
+
+def test_an_unknown_precision(predictor):
+    with pytest.raises(EbmcalError, match="precision.*bf16"):
+        Predictor(predictor.classifier, predictor.tokenizer, max_length=32, precision="b16")

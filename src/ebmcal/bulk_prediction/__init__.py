@@ -194,7 +194,7 @@ def _settings(model: "Model | Ensemble", rule: "AbstentionRule | None", calibrat
     """What the output depends on, apart from columns and rows."""
     members = _members(model)
     calibrators = [None if m.calibrator is None else m.calibrator.to_json() for m in members] if calibrated else None
-    weights = [[m.fingerprint, m.max_length] for m in members]
+    weights = [[m.fingerprint, m.max_length, m.predictor.bf16] for m in members]
     mc_dropout = getattr(model, "mc_dropout", None)
     return [__version__, weights, mc_dropout, calibrators, None if rule is None else rule.to_json(), calibrated]
 

@@ -39,6 +39,7 @@ def predict(
     overwrite: bool = shared.OVERWRITE,
     escape_formulas: bool = flag("Put ' before CSV cells that start with =, +, - or @.", "--escape-formulas"),
     mc_dropout: int = option("Average this many passes with dropout.", 0, min=0),
+    precision: str = option("fp32, bf16 (slightly different probabilities) or auto (the faster).", "fp32"),
     input_format: str | None = option("csv, tsv, jsonl, json, parquet or lines. [default: by suffix; stdin: lines]"),
     encoding: str | None = option("Encoding of the input. [default: UTF-8]"),
     output_format: str | None = option("Standard output: csv or jsonl.", None, "--format"),
@@ -58,8 +59,9 @@ def predict(
     check_paths(source, output, overwrite, input_format, encoding, output_format, engine)
     chosen = AbstentionRule.read(rule) if rule else None
     done = predict_file(
-        _load(directories, mc_dropout, warn=not (raw or no_rule or rule)), source, output, text_column=text_column,
-        text_pair_column=text_pair_column, label_column=label_column, id_column=id_column, calibrated=not raw,
+        _load(directories, mc_dropout, precision, warn=not (raw or no_rule or rule)), source, output,
+        text_column=text_column, text_pair_column=text_pair_column, label_column=label_column, id_column=id_column,
+        calibrated=not raw,
         rule=chosen or (None if raw or no_rule else "model"), strict=strict, overwrite=overwrite,
         escape_formulas=escape_formulas, input_format=input_format, encoding=encoding, output_format=output_format,
         engine=engine, workers=workers, ray_address=ray_address,  # type: ignore[arg-type]
@@ -83,12 +85,12 @@ def _models_and_source(given: list[str]) -> tuple[list[str], str]:
     return directories, last
 
 
-def _load(directories: list[str], mc_dropout: int, warn: bool = False) -> "Any | Ensemble":
+def _load(directories: list[str], mc_dropout: int, precision: str = "fp32", warn: bool = False) -> "Any | Ensemble":
     """The model, or an ensemble; an ensemble has no abstention rule, which is worth a warning."""
     from ebmcal.model import Ensemble, load
     from ebmcal.run_dir import read_card
 
-    members = [load(directory) for directory in directories]
+    members = [load(directory, precision=precision) for directory in directories]
     if len(members) == 1 and not mc_dropout:
         return members[0]
     ruled = [str(member.folder) for member in members if "abstention" in read_card(member.folder)]

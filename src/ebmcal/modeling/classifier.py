@@ -34,6 +34,7 @@ from ebmcal.modeling.packing import (
     token_budget,
     use_packing,
 )
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.run_dir import read_card, update_card
 
@@ -172,8 +173,9 @@ class Predictor:
     predictor(["a text", "another"]).logits  # [2, C]
     """
 
-    def __init__(self, classifier: EnergyClassifier, tokenizer: Any, max_length: int) -> None:
+    def __init__(self, classifier: EnergyClassifier, tokenizer: Any, max_length: int, precision: str = "fp32") -> None:
         self.classifier, self.tokenizer, self.max_length = classifier, tokenizer, max_length
+        self.bf16 = use_bf16(precision)
 
     @property
     def label_names(self) -> tuple[str, ...]:
@@ -209,13 +211,17 @@ class Predictor:
         was_training = classifier.training
         classifier.train(dropout_seed is not None)
         try:
-            with torch.inference_mode(), torch.random.fork_rng(enabled=dropout_seed is not None):
+            with (
+                torch.inference_mode(),
+                torch.random.fork_rng(enabled=dropout_seed is not None),
+                torch.autocast(device.type, torch.bfloat16, enabled=self.bf16),
+            ):
                 if dropout_seed is not None:
                     torch.manual_seed(dropout_seed)
                 for batch in micro_batches(lengths, budget):
                     output = classifier(pack([tokens[i] for i in batch]).to(device), features=features)
                     for name, value in output.items():
-                        array = value.cpu().numpy()
+                        array = value.float().cpu().numpy()
                         results.setdefault(name, np.empty((len(tokens), *array.shape[1:]), np.float32))[batch] = array
                     if on_batch:
                         on_batch(len(batch))

@@ -33,11 +33,12 @@ from transformers.activations import NewGELUActivation
 from ebmcal.data.splits import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.packing import ATTENTION, Tokens, micro_batches, pack, padded_inputs, token_budget, use_packing
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import load_language_model, quiet
 from ebmcal.progress import Reporter
 from ebmcal.storage import atomic_write, fingerprint, locked, read_json, remove, write_json
 from ebmcal.training import recipe
-from ebmcal.training.runtime import checkpoint_step, checkpoints, fit, use_bf16
+from ebmcal.training.runtime import checkpoint_step, checkpoints, fit
 
 #: Settings and perplexity of a noise LM, next to its checkpoint.
 CARD = "noise_lm.json"

@@ -32,6 +32,7 @@ from ebmcal.cluster import map_on_cluster, ray_cluster
 from ebmcal.data import dataset_fingerprint
 from ebmcal.data.splits import ShuffledOrder, TextPair, Texts
 from ebmcal.errors import EbmcalError
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import default_device
 from ebmcal.noise import BuiltSource, Material, NoiseConfig, NoisePart
 from ebmcal.noise.causal_lm import CARD, LmSettings, NoiseLm, fit_noise_lm
@@ -46,7 +47,7 @@ from ebmcal.storage import (
     remove_temporary_files,
     write_json,
 )
-from ebmcal.training.runtime import n_processes, use_bf16
+from ebmcal.training.runtime import n_processes
 
 MARKER = "store.json"
 

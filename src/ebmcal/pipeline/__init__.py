@@ -33,6 +33,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.methods import find_method
 from ebmcal.modeling.packing import max_positions
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import ENCODER_NOTES, check_encoder, is_causal, load_tokenizer
 from ebmcal.noise import Noise, NoiseConfig, build_noise, check_noise, parse_noise
 from ebmcal.pipeline.cross_fit import (
@@ -58,7 +59,6 @@ from ebmcal.training.runtime import (
     device_batch_size,
     is_main_process,
     main_process_first,
-    use_bf16,
 )
 
 #: Label issues that are stored and reported, at most.

@@ -20,13 +20,14 @@ from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method, register_energy
 from ebmcal.metrics import compute_metrics
 from ebmcal.modeling.classifier import EnergyClassifier, Predictor, Text
+from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import default_device, load_encoder, quiet
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
 from ebmcal.selective.ood import DISTANCES, fit_distance
 from ebmcal.storage import atomic_write, write_text
 from ebmcal.training.classifier_trainer import EnergyConfig
-from ebmcal.training.runtime import device_batch_size, fit, is_main_process, use_bf16
+from ebmcal.training.runtime import device_batch_size, fit, is_main_process
 from ebmcal.training.trainer import EnergyTrainer
 
 if TYPE_CHECKING:
