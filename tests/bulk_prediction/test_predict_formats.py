@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -65,6 +66,16 @@ def test_an_id_column_becomes_the_id(suffix, table, model):
     rows = read(table / f"out{suffix}")
     assert [(row["id"], row["ticket"], row["input_id"]) for row in rows] == [("007", "007", "x"), ("008", "008", "y")]
     assert Predictions.read(table / f"out{suffix}", labels_required=False).ids.tolist() == ["007", "008"]
+
+
+def test_the_id_column_of_the_training_data_is_remembered(table, model):
+    trained = replace(model, card=model.card | {"id_column": "ticket"})
+    (table / "in.csv").write_text("ticket,text\n007,fine\n008,dull\n")
+    (table / "other.csv").write_text("number,text\n007,fine\n008,dull\n")
+    for name in ("in", "other"):
+        predict_file(trained, table / f"{name}.csv", table / f"{name}_out.csv")
+    assert [row["id"] for row in read(table / "in_out.csv")] == ["007", "008"]
+    assert [row["id"] for row in read(table / "other_out.csv")] == ["0", "1"]
 
 
 def test_many_columns_take_linear_time(tmp_path, model):

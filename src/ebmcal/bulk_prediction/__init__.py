@@ -73,9 +73,9 @@ def predict_file(
     The output (CSV, JSONL or Parquet; standard output if None) has the user's columns, then `predicted`, a probability
     per class, `confidence` and `energy`, and with an abstention rule (default: the model's) `decision`, `reason`,
     `is_ood`, `ood_p_value` and `label_set`. Rows that cannot be read keep their place, with the reason in `error`;
-    `strict` stops at the first. Without column names, those that the model was trained on are read. An interrupted job
-    continues when it is called again; `engine="ray"` distributes it over `workers` one-thread processes, with the same
-    result.
+    `strict` stops at the first. Without column names, those that the model was trained on are read, also that of the
+    ids if there is one. An interrupted job continues when it is called again; `engine="ray"` distributes it over
+    `workers` one-thread processes, with the same result.
 
         predict_file(ebmcal.load("model"), "new.csv", "predicted.csv")
     """
@@ -83,6 +83,8 @@ def predict_file(
     formats = check_paths(source, target_path, overwrite, input_format, encoding, output_format, engine)
     wanted = _columns_to_read(model, formats[0], Columns(text_column, text_pair_column, label_column, id_column))
     given = Input.open(source, formats[0], wanted, encoding)
+    if wanted.id is None and (own := _members(model)[0].card.get("id_column")) in given.columns:
+        wanted = replace(wanted, id=own)
     with error_context(given.name):
         read = wanted.resolve(given.columns)
     model, chosen = _with_rule(model, rule, calibrated)
