@@ -296,10 +296,10 @@ def shift_results(run: ebmcal.Run, trial: Trial) -> pd.DataFrame | None:
 
 
 def keep_predictions(directory: Any, trial: Trial, target: Path) -> None:
-    """Copies of the test and OOD predictions, small enough to commit."""
+    """Copies of the test, OOD and out-of-fold predictions, small enough to commit."""
     for split in directory.splits(trial):
         path = target / trial.name / f"{split}.parquet"
-        if split.startswith(("test", "ood_")) and not path.exists():
+        if split.startswith(("test", "ood_", "out_of_fold")) and not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
             compact(Predictions.read(directory.predictions(trial, split)), trial, split).write(path)
 

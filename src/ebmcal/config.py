@@ -50,7 +50,7 @@ class RunConfig(BaseModel):
         "auto", "Rows to calibrate on: `cross-fit` (the training rows), `holdout`, or a FILE.", DATA, common=True
     )
     folds: int | None = _option(
-        None, "Folds of cross-fitting. Default: 5, or one 20% split of large data.", DATA, common=True, ge=2, le=100
+        None, "Folds of cross-fitting. Default: 5, or 10 to 20% of large data once.", DATA, common=True, ge=2, le=100
     )
     text_column: str | None = _option(None, "Column of the text.", DATA, common=True)
     text_pair_column: str | None = _option(None, "Column of the second text, for pairs.", DATA, common=True)
@@ -78,6 +78,7 @@ class RunConfig(BaseModel):
     centered: bool | None = _option(None, "false: the energy as published, without + log C.", MODEL)
     label_smoothing: float = _option(defaults.LABEL_SMOOTHING, "Strength of label smoothing.", MODEL, gt=0, lt=1)
     poscal_weight: float = _option(defaults.POSCAL_WEIGHT, "Weight of PosCal's term.", MODEL, gt=0)
+    poscal_rows: int | None = _option(None, "Training rows PosCal predicts per update; default 2,000.", MODEL, ge=1)
     focal_gamma: float = _option(defaults.FOCAL_GAMMA, "Exponent of the focal loss.", MODEL, gt=0, le=100)
     mixup_alpha: float = _option(defaults.MIXUP_ALPHA, "Mixup draws shares from Beta(a, a).", MODEL, gt=0)
     masked_lm_weight: float = _option(defaults.MASKED_LM_WEIGHT, "Weight of the auxiliary masked LM.", MODEL, gt=0)

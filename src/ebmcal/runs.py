@@ -178,7 +178,7 @@ def run(
         test: Labelled rows to evaluate on. Default: a tenth of the training rows.
         calibration: Rows to calibrate on; "cross-fit" (the default without them) uses the training rows and gives
             none up, "holdout" sets a tenth of them aside.
-        folds: Folds of cross-fitting. Default: 5, or one 20% split of large data.
+        folds: Folds of cross-fitting. Default: 5, or 10 to 20% of large data once.
         task: A built-in task, see `ebmcal tasks`; its files are in `data_dir`.
         data_dir: The directory with the files of the task.
         text_column: The column of the text.

@@ -86,16 +86,26 @@ def test_the_logs_have_every_term_and_the_noise_auroc(tmp_path):
 
 @pytest.mark.parametrize("method", ["hidden", "poscal", "sngp"])
 def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method):
-    whole = make_trainer(tmp_path / "whole", method, max_steps=8)
+    settings = {"max_steps": 8, "poscal_rows": 10}  # a sample of the rows, the same after a resume
+    whole = make_trainer(tmp_path / "whole", method, **settings)
     whole.train()
-    first = make_trainer(tmp_path / "parts", method, max_steps=8, save_strategy="steps", save_steps=5)
+    first = make_trainer(tmp_path / "parts", method, save_strategy="steps", save_steps=5, **settings)
     first.train()
-    second = make_trainer(tmp_path / "parts", method, max_steps=8)
+    second = make_trainer(tmp_path / "parts", method, **settings)
     second.train(resume_from_checkpoint=str(tmp_path / "parts" / "checkpoint-5"))
     for (name, a), b in zip(
         whole.classifier.state_dict().items(), second.classifier.state_dict().values(), strict=True
     ):
         torch.testing.assert_close(a, b, atol=0, rtol=0, msg=name)
+
+
+def test_poscal_predicts_at_most_so_many_rows_and_others_at_the_next_update(tmp_path, monkeypatch):
+    trainer, drawn = make_trainer(tmp_path, "poscal", max_steps=8, poscal_rows=7), []
+    predict = trainer.predict_train
+    monkeypatch.setattr(trainer, "predict_train", lambda rows: drawn.append(rows.tolist()) or predict(rows))
+    trainer.train()
+    assert {len(set(rows)) for rows in drawn} == {7}
+    assert len({tuple(rows) for rows in drawn}) == len(drawn) > 1
 
 
 @pytest.mark.parametrize("step", [4, 8])  # 8 is the last one

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 #: The split of out-of-fold predictions.
 SPLIT = "out_of_fold"
 
-#: Folds for small data; above `SMALL` rows, only the first of them is held out.
-N_FOLDS = 5
-SMALL = 500
+#: Folds for up to `SMALL` rows. Above, one part is held out: 20% of the rows, or 10% if that is at least `HELD_OUT`.
+N_FOLDS, MAX_PARTS = 5, 10
+SMALL, HELD_OUT = 500, 400
 
 #: Fewer folds than this get a warning.
 FEW = 4
@@ -47,7 +47,8 @@ def plan_folds(
 
     Folds are stratified by label; rows with equal keys (duplicate texts) are in the same fold. A class with fewer
     texts than folds is missing in some of them; one with a single text is never held out. Without `n_folds` there are
-    five, of which only the first is held out if there are many rows.
+    five; if there are many rows, only one part is held out: the smaller it is, the closer the fold's model is to the
+    final one, the larger, the less the temperature depends on chance.
     """
     texts = pd.Series(keys).groupby(labels).nunique()  # distinct ones of each class
     rare = texts.index[texts < 2]
@@ -63,8 +64,10 @@ def plan_folds(
             "part and get no out-of-fold prediction. If a label is misspelt, merge it (--merge-labels)."
         )
     is_split, folds = ~np.isin(labels, rare), np.full(len(labels), -1)
-    folds[is_split] = stratified_folds(keys[is_split], labels[is_split], n_folds or N_FOLDS, seed)
-    return folds if n_folds or len(labels) <= SMALL else np.where(folds == 0, 0, -1)
+    has_one_part = n_folds is None and len(labels) > SMALL
+    n_parts = n_folds or (min(MAX_PARTS, max(N_FOLDS, len(labels) // HELD_OUT)) if has_one_part else N_FOLDS)
+    folds[is_split] = stratified_folds(keys[is_split], labels[is_split], n_parts, seed)
+    return np.where(folds == 0, 0, -1) if has_one_part else folds
 
 
 def describe_cost(folds: np.ndarray) -> str:
@@ -149,7 +152,7 @@ def cross_fit(
         make_trainer: Gets the training rows of a fold and returns a new `EnergyTrainer` with a new model. Set
             `max_steps`: with epochs, models of folds take fewer steps and are less confident than the final model.
         dataset: The training set, as for `EnergyTrainer`. Rows with equal texts are in the same fold.
-        folds: Folds that are held out in turn, at least 2. Default: 5, or one 20% split of more than 500 rows.
+        folds: Folds that are held out in turn, at least 2. Default: 5, or one split of 10 to 20% of more than 500 rows.
         seed: Seed of the folds.
         directory: Finished folds are stored here, so that the same call continues after an interruption.
         progress: Report the cost and each fold. Default: on terminals and in notebooks.

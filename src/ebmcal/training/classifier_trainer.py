@@ -63,6 +63,7 @@ class EnergyConfig(TrainingArguments):
     noise_every: int = field(default=recipe.NOISE_EVERY, metadata={"help": "Noise in every n-th step."})
     label_smoothing: float = field(default=recipe.LABEL_SMOOTHING, metadata={"help": "Of the smoothing methods."})
     poscal_weight: float = field(default=recipe.POSCAL_WEIGHT, metadata={"help": "Weight of PosCal's term."})
+    poscal_rows: int = field(default=recipe.POSCAL_ROWS, metadata={"help": "Training rows PosCal predicts per update."})
     poscal_bins: int = field(default=recipe.POSCAL_BINS, metadata={"help": "Bins of PosCal's posteriors."})
     focal_gamma: float = field(default=recipe.FOCAL_GAMMA, metadata={"help": "Exponent of the focal loss."})
     mixup_alpha: float = field(default=recipe.MIXUP_ALPHA, metadata={"help": "Mixup draws from Beta(a, a)."})
@@ -140,11 +141,13 @@ class ClassifierTrainer(Trainer):
         loss = None if labels is None else F.cross_entropy(output.logits, labels)
         return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
 
-    def predict_train(self) -> tuple[Outputs, np.ndarray]:
-        """Outputs of the model as it is now for the training rows, and their labels."""
+    def predict_train(self, rows: np.ndarray | None = None) -> tuple[Outputs, np.ndarray]:
+        """Outputs of the model as it is now for the training rows, or for some of them, and their labels."""
         collator: EnergyCollator = self.data_collator
         predictor = Predictor(self.classifier, self.processing_class, collator.max_length)
-        return predictor.predict_tokens(collator.tokens), collator.labels
+        if rows is None:
+            return predictor.predict_tokens(collator.tokens), collator.labels
+        return predictor.predict_tokens([collator.tokens[i] for i in rows.tolist()]), collator.labels[rows]
 
     def record(self, name: str, value: Tensor) -> None:
         """A value of this step; the next log line has the mean since the last one."""

@@ -49,7 +49,7 @@ MAX_LENGTH = 128
 
 #: Of the controls.
 LABEL_SMOOTHING = 0.1
-POSCAL_WEIGHT, POSCAL_BINS = 1.0, 20
+POSCAL_WEIGHT, POSCAL_BINS, POSCAL_ROWS = 1.0, 20, 2000
 FOCAL_GAMMA = 2.0
 MIXUP_ALPHA = 0.4
 MASKED_LM_WEIGHT = 0.1
@@ -78,6 +78,7 @@ class TrainingSettings:
     head_learning_rate: float | None
     eval_steps: int
     save_steps: int
+    poscal_rows: int
 
 
 def n_epochs(n_train: int) -> float:
@@ -122,4 +123,5 @@ def resolve_training(
         head_learning_rate=given.get("head_learning_rate") or (None if published else HEAD_LEARNING_RATE_FACTOR * rate),
         eval_steps=given.get("eval_steps") or (500 if published else max(1, steps // 8)),
         save_steps=given.get("save_steps") or max(1, min(500, steps // 4)),
+        poscal_rows=given.get("poscal_rows") or (n_train if published else POSCAL_ROWS),
     )
