@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 from ebmcal.errors import EbmcalError
 from ebmcal.modeling.classifier import CHARACTERS_PER_TOKEN, EnergyClassifier, Predictor, tokenize
@@ -74,3 +75,17 @@ def test_bfloat16_changes_the_outputs_a_little(predictor):
 def test_an_unknown_precision(predictor):
     with pytest.raises(EbmcalError, match="precision.*bf16"):
         Predictor(predictor.classifier, predictor.tokenizer, max_length=32, precision="b16")
+
+
+def test_batches_side_by_side_give_the_same_outputs(predictor, monkeypatch):
+    monkeypatch.setattr("ebmcal.modeling.classifier.MAX_BATCH_TOKENS", 40)
+    texts = [" ".join(["good", "film", "bad"][i % 3] for i in range(n % 9 + 1)) for n in range(60)]
+    before, found = torch.get_num_threads(), []
+    try:
+        for n in (1, 2):
+            torch.set_num_threads(n)
+            found.append(predictor(texts, features=True))
+    finally:
+        torch.set_num_threads(before)
+    for name in ("logits", "energies", "features"):
+        np.testing.assert_array_equal(getattr(found[0], name), getattr(found[1], name))

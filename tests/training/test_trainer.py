@@ -45,6 +45,12 @@ def make_trainer(directory, method="hidden", dataset=None, model=None, noise=Non
     return EnergyTrainer(model, args, train_dataset=dataset, processing_class=make_wordpiece(), noise=noise)
 
 
+def without_dropout():
+    encoder = make_encoder("bert", hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
+    torch.manual_seed(3)
+    return EnergyClassifier(encoder, "hidden")
+
+
 def losses(trainer):
     return [line["loss"] for line in trainer.state.log_history if "loss" in line]
 
@@ -84,8 +90,44 @@ def test_the_logs_have_every_term_and_the_noise_auroc(tmp_path):
     assert "largest_energy" not in line
 
 
-@pytest.mark.parametrize("method", ["hidden", "poscal", "sngp"])
-def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method):
+@pytest.fixture
+def cores():
+    """Sets the number of torch's threads for a test."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("method", ["baseline", "hidden", "hidden-entropy", "focal", "poscal"])
+def test_two_threads_share_a_step_and_compute_the_same_loss(tmp_path, method, cores):
+    found = {}
+    for n in (1, 2):
+        cores(n)
+        trainer = make_trainer(tmp_path / str(n), method, model=without_dropout(), max_steps=10)
+        assert trainer.data_collator.is_parallel == (n == 2)
+        trainer.train()
+        found[n] = losses(trainer), torch.cat([p.detach().flatten() for p in trainer.classifier.parameters()])
+    assert found[2][0] == pytest.approx(found[1][0], rel=1e-4)
+    assert found[2][0] != found[1][0]  # in another order, so that two threads were in fact used
+    torch.testing.assert_close(found[2][1], found[1][1], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", ["scalar", "sngp", "laplace", "mixup", "manifold"])
+def test_methods_that_keep_state_or_draw_numbers_are_not_divided(tmp_path, method, cores):
+    cores(2)
+    assert not make_trainer(tmp_path, method).data_collator.is_parallel
+
+
+def test_accumulated_gradients_are_not_divided(tmp_path, cores):
+    cores(2)
+    assert not make_trainer(tmp_path, "hidden", gradient_accumulation_steps=2).data_collator.is_parallel
+
+
+@pytest.mark.parametrize(
+    ("method", "n_cores"), [("hidden", 1), ("hidden", 2), ("hidden", 4), ("baseline", 2), ("poscal", 1), ("sngp", 1)]
+)
+def test_a_resumed_training_ends_with_the_same_weights(tmp_path, method, n_cores, cores):
+    cores(n_cores)
     settings = {"max_steps": 8, "poscal_rows": 10}  # a sample of the rows, the same after a resume
     whole = make_trainer(tmp_path / "whole", method, **settings)
     whole.train()

@@ -75,6 +75,9 @@ def nce_noise_term(energies: Tensor, noise_ratio: float) -> Tensor:
 class Method:
     """Cross-entropy (equation 1): the baseline, optionally with label smoothing. Base class of all methods."""
 
+    #: Whether `terms` neither draws random numbers nor changes anything, so that two threads may call it.
+    is_thread_safe = True
+
     def __init__(self, args: Any, smoothed: bool = False) -> None:
         self.args = args
         self.smoothing: float = args.label_smoothing if smoothed else args.label_smoothing_factor

@@ -20,6 +20,8 @@ from ebmcal.modeling.classifier import EnergyClassifier, EnergyOutput
 class Manifold(Method):
     """Cross-entropy on texts and on-manifold samples, entropy on off-manifold samples."""
 
+    is_thread_safe = False
+
     def terms(self, model: nn.Module, batch: MicroBatch, progress: float) -> tuple[Terms, EnergyOutput]:
         classifier: EnergyClassifier = model.module if hasattr(model, "module") else model
         with word_embeddings(classifier.encoder) as embeddings:

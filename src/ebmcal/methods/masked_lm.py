@@ -44,6 +44,8 @@ _HEAD_MODULES = (
 class AuxiliaryMaskedLm(Method):
     """Cross-entropy plus the loss of filling in masked tokens of the training texts."""
 
+    is_thread_safe = False
+
     def prepare(self, model: EnergyClassifier, tokenizer: Any) -> None:
         model.masked_lm_head = MaskedLmHead(*load_masked_lm(model.config._name_or_path))
 

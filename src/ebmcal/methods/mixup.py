@@ -14,6 +14,8 @@ from ebmcal.modeling.classifier import EnergyOutput
 class Mixup(Method):
     """Cross-entropy of mixed logits with labels mixed in the same shares, drawn from Beta(α, α)."""
 
+    is_thread_safe = False
+
     def terms(self, model: nn.Module, batch: MicroBatch, progress: float) -> tuple[Terms, EnergyOutput]:
         output = model(batch.texts)
         logits, labels = output.logits, batch.labels

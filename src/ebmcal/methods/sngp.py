@@ -32,6 +32,8 @@ SPECTRAL_BOUND = 0.95
 class SNGP(Method):
     """Cross-entropy; the classifier's last layer is a Gaussian process."""
 
+    is_thread_safe = False
+
     def finish(self, trainer: "EnergyTrainer") -> None:
         process: Any = trainer.classifier.energy_head
         with process.learn_covariance():

@@ -36,6 +36,7 @@ from ebmcal.modeling.packing import (
 )
 from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import quiet
+from ebmcal.modeling.threads import parallel_map
 from ebmcal.run_dir import read_card, update_card
 
 HEAD_FILE = "energy_head.safetensors"
@@ -44,7 +45,7 @@ HEAD_FILE = "energy_head.safetensors"
 Text = str | tuple[str, str]
 
 #: Tokens per batch: larger batches do not fit the CPU's cache.
-MAX_BATCH_TOKENS = 4096
+MAX_BATCH_TOKENS = 2048
 
 #: Texts per tokeniser call, which bounds its memory.
 TOKENIZE_BATCH = 2048
@@ -206,22 +207,27 @@ class Predictor:
         """
         classifier = self.classifier
         device, budget = next(classifier.parameters()).device, min(MAX_BATCH_TOKENS, token_budget(classifier.config))
-        lengths = np.array([len(text.ids) for text in tokens], dtype=np.int64)
+        batches = list(micro_batches(np.array([len(text.ids) for text in tokens], dtype=np.int64), budget))
+        # Heads keep what passes through the model, and torch's generator is shared: one batch at a time.
+        is_parallel = device.type == "cpu" and classifier.energy_head is None and dropout_seed is None
+
+        def run(batch: np.ndarray) -> dict[str, np.ndarray]:
+            with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=self.bf16):
+                output = classifier(pack([tokens[i] for i in batch]).to(device), features=features)
+            return {name: value.float().cpu().numpy() for name, value in output.items()}
+
         results: dict[str, np.ndarray] = {}
         was_training = classifier.training
         classifier.train(dropout_seed is not None)
         try:
             with (
-                torch.inference_mode(),
                 torch.random.fork_rng(enabled=dropout_seed is not None),
-                torch.autocast(device.type, torch.bfloat16, enabled=self.bf16),
+                parallel_map(len(batches) if is_parallel else 1) as run_all,
             ):
                 if dropout_seed is not None:
                     torch.manual_seed(dropout_seed)
-                for batch in micro_batches(lengths, budget):
-                    output = classifier(pack([tokens[i] for i in batch]).to(device), features=features)
-                    for name, value in output.items():
-                        array = value.float().cpu().numpy()
+                for batch, arrays in zip(batches, run_all(run, batches), strict=True):
+                    for name, array in arrays.items():
                         results.setdefault(name, np.empty((len(tokens), *array.shape[1:]), np.float32))[batch] = array
                     if on_batch:
                         on_batch(len(batch))

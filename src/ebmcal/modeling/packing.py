@@ -19,6 +19,9 @@ from ebmcal.modeling.mean_pooling import MeanPoolingForSequenceClassification
 
 ATTENTION = "ebmcal_packed"
 
+#: Fewer tokens are not divided between threads: starting the operations takes longer than computing them.
+MIN_DIVIDED_TOKENS = 128
+
 #: (start, stop, length) of runs of texts of equal length in the packed sequence.
 Groups = Sequence[tuple[int, int, int]]
 
@@ -126,6 +129,19 @@ def micro_batches(lengths: np.ndarray, budget: int) -> Iterator[np.ndarray]:
         total += length
     if len(order):
         yield order[start:]
+
+
+def divide(lengths: np.ndarray, budget: int) -> list[np.ndarray]:
+    """As `micro_batches`, but texts that fit in one batch are divided into two of about as many tokens.
+
+    >>> [part.tolist() for part in divide(np.array([300, 100, 200]), budget=1000)]
+    [[1, 2], [0]]
+    """
+    parts = list(micro_batches(lengths, budget))
+    if len(parts) > 1 or len(lengths) < 2 or lengths.sum() < MIN_DIVIDED_TOKENS:
+        return parts
+    ends = np.cumsum(lengths[parts[0]])
+    return np.split(parts[0], [int(np.abs(ends[:-1] - ends[-1] / 2).argmin()) + 1])
 
 
 def token_budget(config: Any, memory: float = 4e9) -> int:

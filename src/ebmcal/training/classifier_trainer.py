@@ -5,12 +5,13 @@ recorded values that stop a diverging training, and plain checkpoints. Callbacks
 bf16 and several processes are the Trainer's own.
 """
 
+import contextlib
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,7 @@ from ebmcal.methods import find_method
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
 from ebmcal.modeling.energies import last_layer
 from ebmcal.modeling.packing import Tokens, TokenTable
+from ebmcal.modeling.threads import SeededDropout, parallel_map
 from ebmcal.noise import online_stream
 from ebmcal.noise.sources import NoiseStream
 from ebmcal.training import recipe
@@ -37,6 +39,8 @@ ENERGY_LIMIT = 1e4
 
 #: In a checkpoint: weights that are neither the encoder's nor the energy head's.
 AUXILIARY_FILE = "auxiliary.safetensors"
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -140,6 +144,37 @@ class ClassifierTrainer(Trainer):
         labels = inputs.get("labels")
         loss = None if labels is None else F.cross_entropy(output.logits, labels)
         return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
+
+    def is_parallel(self) -> bool:
+        """Whether two threads may share a step: on a CPU, if they share nothing but the gradients, which are empty
+        when the step starts."""
+        args = self.args
+        return (
+            self.classifier.energy_head is None
+            and args.device.type == "cpu"
+            and torch.get_num_threads() > 1
+            and args.world_size == 1
+            and args.gradient_accumulation_steps == 1
+            and not (args.gradient_checkpointing or args.torch_compile or args.fsdp or args.deepspeed)
+        )
+
+    def run_micro_batches(self, model: nn.Module, batches: Sequence[Any], run: Callable[[Any], T]) -> list[T]:
+        """The results of the micro-batches of a step: one after the other, or the two of a divided step in two threads.
+
+        The sum of two gradients does not depend on their order, and dropout depends on the step and the half only. So a
+        training with the same seed ends with the same weights.
+        """
+        if self.data_collator.is_parallel and len(batches) == 2:
+            seeds = np.random.SeedSequence([self.args.seed, self.state.global_step]).generate_state(2).tolist()
+            with parallel_map(2) as run_all:
+                return list(run_all(lambda seed, batch: _run_seeded(run, batch, seed), seeds, batches))
+        results = []
+        for i, batch in enumerate(batches):
+            # Several processes exchange gradients once per step, with the last micro-batch.
+            is_last = i == len(batches) - 1
+            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
+                results.append(run(batch))
+        return results
 
     def predict_train(self, rows: np.ndarray | None = None) -> tuple[Outputs, np.ndarray]:
         """Outputs of the model as it is now for the training rows, or for some of them, and their labels."""
@@ -310,3 +345,8 @@ def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> NoiseStream
     if len(columns) == 1:
         table = table.append_column("text_pair", pa.nulls(len(table), pa.string()))
     return StoredStream(table, seed)
+
+
+def _run_seeded(run: Callable[[Any], T], batch: Any, seed: int) -> T:
+    with SeededDropout(seed):
+        return run(batch)

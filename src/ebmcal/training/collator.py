@@ -15,7 +15,7 @@ from torch.utils.data import Dataset, Sampler
 from ebmcal.data.splits import ShuffledOrder
 from ebmcal.methods.joint import MicroBatch
 from ebmcal.modeling.classifier import tokenize
-from ebmcal.modeling.packing import micro_batches, pack
+from ebmcal.modeling.packing import divide, micro_batches, pack
 from ebmcal.noise.sources import NoiseStream
 
 
@@ -71,6 +71,7 @@ class EnergyCollator:
     tokenizer: Any
     max_length: int
     budget: int = 0  # tokens per micro-batch
+    is_parallel: bool = False  # steps are divided into two micro-batches for two threads
     noise: NoiseStream | None = None
     tokens: Any = ()  # of the training rows, a `TokenTable`
     labels: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
@@ -90,8 +91,10 @@ class EnergyCollator:
         texts = [*(self.tokens[row] for row in rows), *tokenize(noise, self.tokenizer, self.max_length)]
         labels = torch.from_numpy(np.concatenate([self.labels[rows], np.zeros(len(noise), dtype=np.int64)]))
         is_noise = torch.arange(len(texts)) >= len(rows)
+        lengths = np.array([len(text.ids) for text in texts])
+        parts = divide(lengths, self.budget) if self.is_parallel else micro_batches(lengths, self.budget)
         batches = [
             MicroBatch(pack([texts[i] for i in part]), labels[part], is_noise[part], step_has_noise=bool(noise))
-            for part in micro_batches(np.array([len(text.ids) for text in texts]), self.budget)
+            for part in parts
         ]
         return {"micro_batches": batches, "n_data": len(rows)}

@@ -5,15 +5,14 @@ through the encoder together, in packed micro-batches whose memory is bounded; t
 `Method`.
 """
 
-import contextlib
 import math
-from collections import defaultdict
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from ebmcal.methods import find_method, load_method
+from ebmcal.methods.joint import MicroBatch
 from ebmcal.modeling.classifier import EnergyClassifier
 from ebmcal.modeling.packing import token_budget
 from ebmcal.noise.sources import NoiseStream
@@ -67,6 +66,7 @@ class EnergyTrainer(ClassifierTrainer):
                 collator.noise = noise_stream(noise, train_dataset, args.noise, seed)
             rows = _training_rows(len(train_dataset), args, seed, args.noise_ratio if info.uses_noise else 0)
         super().__init__(model, args, collator, rows, eval_dataset, processing_class, card=card, **kwargs)
+        collator.is_parallel = self.method.is_thread_safe and self.is_parallel()
         for callback in self.method.callbacks(self):
             self.add_callback(callback)
 
@@ -80,28 +80,26 @@ class EnergyTrainer(ClassifierTrainer):
         """Forward and backward over the micro-batches of a step; returns the loss."""
         model.train()
         batches, n_data = inputs["micro_batches"], inputs["n_data"]
-        progress = self.state.global_step / max(1, self.state.max_steps)
-        total = torch.zeros((), device=self.args.device)
-        energies, sums = [], defaultdict(list)
-        for i, batch in enumerate(batches):
-            # Several processes exchange gradients once per step, with the last micro-batch.
-            is_last = i == len(batches) - 1
-            with contextlib.nullcontext() if is_last else self.accelerator.no_sync(model):
-                terms, output = self.method.terms(model, batch, progress)
-                # Keeps the graph complete if a term does not depend on some output.
-                loss = (output.logits.sum() + output.energies.sum()) * 0.0
-                for name, (values, weight) in terms.items():
-                    value = values.sum() / n_data
-                    loss = loss + weight * value
-                    sums[name].append(value.detach())
-                loss = loss / self.current_gradient_accumulation_steps
-                self.accelerator.backward(loss)
-            total += loss.detach()
-            energies.append(output.energies.detach())
-        for name, parts in sums.items():
-            self.record(name, torch.stack(parts).sum())
-        self.record_energies(torch.cat(energies), torch.cat([batch.is_noise for batch in batches]), n_data)
-        return total
+        found = self.run_micro_batches(model, batches, lambda batch: self._forward_backward(model, batch, n_data))
+        for name in {name: None for _, values, _ in found for name in values}:
+            self.record(name, torch.stack([values[name] for _, values, _ in found if name in values]).sum())
+        energies = torch.cat([energies for _, _, energies in found])
+        self.record_energies(energies, torch.cat([batch.is_noise for batch in batches]), n_data)
+        return torch.stack([loss for loss, _, _ in found]).sum()
+
+    def _forward_backward(
+        self, model: nn.Module, batch: MicroBatch, n_data: int
+    ) -> tuple[Tensor, dict[str, Tensor], Tensor]:
+        """The loss of a micro-batch, its terms, and the energies [n]; adds to the gradients."""
+        terms, output = self.method.terms(model, batch, self.state.global_step / max(1, self.state.max_steps))
+        # Keeps the graph complete if a term does not depend on some output.
+        loss, values = (output.logits.sum() + output.energies.sum()) * 0.0, {}
+        for name, (of_texts, weight) in terms.items():
+            value = of_texts.sum() / n_data
+            loss, values[name] = loss + weight * value, value.detach()
+        loss = loss / self.current_gradient_accumulation_steps
+        self.accelerator.backward(loss)
+        return loss.detach(), values, output.energies.detach()
 
 
 def _training_rows(n_rows: int, args: EnergyConfig, seed: int, noise_ratio: int) -> TrainingRows:
