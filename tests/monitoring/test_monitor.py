@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -67,7 +68,10 @@ def test_drift_raises_an_alarm_and_withholds_the_estimate(model, tmp_path):
     assert (windows[0]["accuracy_note"], windows[2]["accuracy"]) == ("", None)
     assert "drift in energy, confidence" in windows[2]["accuracy_note"]
     assert "of the texts are out-of-distribution" in windows[2]["accuracy_note"]
-    assert found.alarms == ["2026-03-03: drift in energy, confidence compared with the reference."]
+    assert found.alarms == [
+        "2026-03-03: drift in energy, confidence compared with the reference.",
+        "2026-03-03: more than half of the texts are out-of-distribution.",
+    ]
     assert (windows[0]["labelled"], windows[0]["abstained"]) == (None, None)
     shown = str(found)
     assert "withheld" in shown
@@ -258,10 +262,47 @@ def test_a_small_test_split_is_replaced_by_out_of_fold_predictions(model, tmp_pa
     predict(23, seed=1).write(run.predictions(TRIAL, "test"))
     with pytest.raises(EbmcalError, match="the test split: expected at least 30 .* got 23.*--reference FILE"):
         ebmcal.monitor(model, log)
-    predict(160, seed=2).write(run.predictions(TRIAL, "out_of_fold"))
+    folds = predict(160, seed=2, sharpness=0.5).replace(meta={"split": "out_of_fold"})
+    folds.write(run.predictions(TRIAL, "out_of_fold"))
+    save_calibrator(model, TemperatureScaling().fit_predictions(folds))
     found = ebmcal.monitor(model, log)
     assert found.document["reference"]["n_rows"] == 160
     assert found.document["reference"]["energy"] is None, "the models of the folds have energies of another scale"
-    assert "Reference (out-of-fold predictions, as the test split has 23 labelled rows): 160 rows" in " ".join(
-        str(found).split()
-    )
+    shown = " ".join(str(found).split())
+    assert "Reference (out-of-fold predictions, as the test split has 23 labelled rows): 160 rows" in shown
+    assert "is about 0.05 (Holm). Only predicted labels are compared" in shown
+    assert {test for window in found.document["windows"] for test in window["p_values"]} == {"predicted labels"}
+
+
+def test_small_windows_of_ood_texts_raise_one_alarm_and_their_estimates_are_marked(model, tmp_path, command):
+    """Windows of 25 rows are too small for drift tests, but nobody needs a test to see that all texts are OOD."""
+    log, page = write_log(tmp_path / "log.jsonl", (False, True), n=150), tmp_path / "m.html"
+    printed = command("monitor", model, log, "--rows", 25, "--report", page, code=3)
+    found = ebmcal.monitor(model, log, window_rows=25)
+    names = "rows 151–175, rows 176–200, rows 201–225, rows 226–250, rows 251–275 and 1 more"
+    assert found.alarms == [f"{names}: more than half of the texts are out-of-distribution."]
+    assert list(found.table().frame["Drift"]) == ["not tested"] * 12
+    assert [value[0] for value in found.table().frame["Estimated accuracy"]] == ["("] * 6 + ["w"] * 6
+    assert "Drift was not tested in any window" in " ".join(printed.split())
+    html = page.read_text(encoding="utf-8")
+    assert "12 windows, 1 alarm; drift was not tested in 12 of them." in html
+    assert "estimated, drift not tested" in html
+    few = ebmcal.monitor(model, log, window_rows=9)
+    assert max(w["ood"] for w in few.document["windows"]) == 1
+    assert few.alarms == [], "in windows of a few rows, many texts are OOD by chance"
+
+
+def test_the_page_with_every_estimate_withheld_says_so(model, tmp_path):
+    page = ebmcal.monitor(model, write_log(tmp_path / "log.jsonl", (True, True))).report(tmp_path / "m.html")
+    html = page.read_text(encoding="utf-8")
+    assert "Every estimate is withheld" in html
+    assert "2026-03-01, 2026-03-02: drift in energy, confidence" in html
+    assert html.index(">Drift<") < html.index(">Rows<"), "seen first on a narrow screen"
+
+
+def test_names_of_windows_are_inside_the_pictures(model, tmp_path):
+    log = write_log(tmp_path / "log.jsonl", (False,) * 9)
+    html = ebmcal.monitor(model, log, every="6h").report(tmp_path / "m.html").read_text(encoding="utf-8")
+    starts = re.findall(r'translate\(([-.\d]+) [-.\d]+\) rotate\(-30\)">2026-03-01 00:00<', html)
+    assert len(starts) == 4
+    assert min(map(float, starts)) >= 0

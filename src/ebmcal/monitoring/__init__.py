@@ -2,7 +2,7 @@
 
 `log` reads what was predicted and when. The result is one JSON-able document,
 
-    reference {"name", "n_rows", "accuracy", "confidence", "energy"}
+    reference {"name", "n_rows", "is_out_of_fold", "accuracy", "confidence", "energy"}
     windows   [{"name", "n_rows", "accuracy": {"value", "low", "high"} or None (withheld), "accuracy_note",
                 "estimate": the same, also if it is withheld, "confidence", "energy",
                 "predicted": {label: share}, "ood": share, "abstained": share, "p_values": {test: p}, "drift": [tests],
@@ -13,12 +13,13 @@ Accuracy estimation: mean confidence, minus its bias on the reference (differenc
 This assumes that a confidence means what it meant on the reference. Drift breaks the assumption: then the estimate is
 withheld. Drift tests: energies and confidences are compared by Kolmogorov–Smirnov, predicted labels by chi-squared.
 Holm's procedure over all windows and tests bounds the probability of any false alarm, however the tests depend on each
-other (they share the reference).
+other (they share the reference). Out-of-fold references are of other models, with other energies and confidences: only
+predicted labels are compared with them, and the bound is approximate.
 """
 
 import json
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from os import PathLike as OsPathLike
@@ -32,10 +33,19 @@ from ebmcal.calibration.persistence import check_model_dir
 from ebmcal.errors import EbmcalError, plural
 from ebmcal.metrics import holm, summarize
 from ebmcal.metrics.calibration import wilson
-from ebmcal.monitoring.log import MIN_ROWS, Log, add_labels, as_answered, find_reference, read_log, windows
+from ebmcal.monitoring.log import (
+    MIN_ROWS,
+    Log,
+    add_labels,
+    as_answered,
+    find_reference,
+    is_out_of_fold,
+    read_log,
+    windows,
+)
 from ebmcal.predictions import Predictions
 from ebmcal.reports.page import Block, Page, Picture, Section, Table, write_page
-from ebmcal.reports.plots import MUTED, Series, draw, line_plot, safe_label
+from ebmcal.reports.plots import MUTED, Series, add_legend, draw, line_plot, safe_label, show_message
 from ebmcal.run_dir import model_name
 from ebmcal.selective import AbstentionRule, read_rule
 from ebmcal.storage import PathLike
@@ -56,28 +66,30 @@ METRICS = ("ece_top_label", "nll")
 #: Without an OOD score in the model's abstention rule, energies above this quantile of the reference are OOD.
 OOD_QUANTILE = 0.95
 
-#: The accuracy estimate is also withheld if more than this share of a window is out-of-distribution.
-MAX_OOD_SHARE = 0.5
-
+#: If more than this share of a window is out-of-distribution, the accuracy estimate is withheld; with this many rows it
+#: is also an alarm (at a rate of 0.05, more than half of 10 rows are OOD with a probability below 0.00001).
+MAX_OOD_SHARE, MIN_OOD_ROWS = 0.5, 10
 
 #: Columns of the table: heading → key of a window. Those of the rows with known labels are a group, which a narrow
 #: terminal shows in a second table.
 COLUMNS: dict[Any, str] = {
-    "Window": "name", "Rows": "n_rows", "Estimated accuracy": "accuracy", "Confidence": "confidence",
-    "Energy": "energy", "OOD": "ood", "Abstained": "abstained", "Drift": "drift",
+    "Window": "name", "Drift": "drift", "Rows": "n_rows", "Estimated accuracy": "accuracy", "Confidence": "confidence",
+    "Energy": "energy", "OOD": "ood", "Abstained": "abstained",
     ("Labelled rows", "Number"): "labelled_n_rows", ("Labelled rows", "Accuracy"): "labelled_accuracy",
     ("Labelled rows", "ECE"): "labelled_ece_top_label",
 }  # fmt: skip
 
 N_TICKS = 8  # names of windows along an axis, at most
+N_NAMES = 5  # in a message
+UNTESTED, MOSTLY_OOD = "estimated, drift not tested", "more than half of the texts are out-of-distribution"
 
 #: Pictures: key → title, caption, and the lines: name → key of a window. The dashed line is the reference.
 PICTURES = {
     "accuracy": (
         "Accuracy",
         "Estimated from calibrated confidences, with 95% intervals, and measured where labels are known. The dashed "
-        "line is the accuracy on the reference. Windows with drift have no estimate.",
-        {"estimated": "accuracy", "labelled rows": "labelled_accuracy"},
+        "line is the accuracy on the reference. Windows with drift or mostly OOD texts have no estimate.",
+        {"estimated": "accuracy", "labelled rows": "labelled_accuracy", UNTESTED: "untested_accuracy"},
     ),
     "energy": (
         "Energy",
@@ -166,7 +178,8 @@ def monitor(
         "min_accuracy": min_accuracy,
         "n_tests": sum(len(window["p_values"]) for window in described),
         "reference": {
-            "name": name, "n_rows": known.n_rows, "accuracy": float((known.predicted == known.labels).mean()),
+            "name": name, "n_rows": known.n_rows, "is_out_of_fold": is_out_of_fold(known),
+            "accuracy": float((known.predicted == known.labels).mean()),
             "confidence": float(known.confidence.mean()), "energy": _mean(known.energies),
         },
         "windows": described,
@@ -273,7 +286,8 @@ TESTS: dict[str, Callable[[Predictions, Predictions], float | None]] = {
 
 def p_values(reference: Predictions, window: Predictions) -> dict[str, float]:
     """The p-value of every applicable test; empty for a window of fewer than `MIN_ROWS` rows."""
-    found = {name: test(reference, window) for name, test in TESTS.items() if window.n_rows >= MIN_ROWS}
+    names = [] if window.n_rows < MIN_ROWS else ["predicted labels"] if is_out_of_fold(reference) else list(TESTS)
+    found = {name: TESTS[name](reference, window) for name in names}
     return {name: p for name, p in found.items() if p is not None}
 
 
@@ -293,36 +307,56 @@ def significant(p_values: Sequence[float], rate: float, n_tests: int | None = No
 def _mark_drift(described: list[dict[str, Any]], rate: float, planned_windows: int | None) -> None:
     """Add the significant tests of each window, and its accuracy, or why the estimate is withheld."""
     tests = [(window["name"], test, p) for window in described for test, p in window["p_values"].items()]
-    n_tests = None if planned_windows is None else planned_windows * len(TESTS)
+    n_tests = (planned_windows or 0) * max((len(window["p_values"]) for window in described), default=0)
     found = significant([p for *_, p in tests], rate, n_tests)
     for window in described:
         pairs = zip(tests, found, strict=True)
         drift = [test for (name, test, _), is_drift in pairs if is_drift and name == window["name"]]
         reasons = [f"drift in {', '.join(drift)}"] if drift else []
         if (window["ood"] or 0) > MAX_OOD_SHARE:
-            reasons.append(f"{window['ood']:.0%} of the texts are out-of-distribution")
+            reasons.append(MOSTLY_OOD)
         window |= {"drift": drift, "accuracy": None if reasons else window["estimate"], "accuracy_note": ""}
         if reasons:
             window["accuracy_note"] = (
                 f"Accuracy estimate withheld ({' and '.join(reasons)}): a confidence may no longer mean what it meant "
-                "on the reference. Label some of these rows (--labels) to measure the accuracy."
+                "on the reference. Label some of these rows to measure the accuracy: ebmcal monitor MODEL LOG "
+                "--labels FILE, with the columns id and label."
             )
 
 
 def _alarms(described: Sequence[dict[str, Any]], min_accuracy: float | None) -> list[str]:
     alarms = [
-        f"{window['name']}: drift in {', '.join(window['drift'])} compared with the reference."
+        (window["name"], f"drift in {', '.join(window['drift'])} compared with the reference.")
         for window in described
         if window["drift"]
     ]
+    for window in described:
+        if (window["ood"] or 0) > MAX_OOD_SHARE and window["n_rows"] >= MIN_OOD_ROWS:
+            alarms.append((window["name"], f"{MOSTLY_OOD}."))
     for window in described if min_accuracy is not None else ():
         estimated, labelled = window["accuracy"], window["labelled"]
         if estimated and estimated["high"] < min_accuracy and window["n_rows"] >= MIN_ROWS:
-            alarms.append(f"{window['name']}: estimated accuracy {estimated['value']:.3f} is below {min_accuracy:g}.")
+            alarms.append((window["name"], f"estimated accuracy {estimated['value']:.3f} is below {min_accuracy:g}."))
         if labelled and labelled["accuracy"]["high"] < min_accuracy:
             value = labelled["accuracy"]["value"]
-            alarms.append(f"{window['name']}: accuracy of labelled rows {value:.3f} is below {min_accuracy:g}.")
-    return alarms
+            alarms.append((window["name"], f"accuracy of labelled rows {value:.3f} is below {min_accuracy:g}."))
+    return _merged(alarms)
+
+
+def _merged(found: Iterable[tuple[str, str]]) -> list[str]:
+    """Each message once, after the names of its windows, from pairs of a name and a message.
+
+    >>> _merged([("Monday", "drift."), ("Tuesday", "few rows."), ("Friday", "drift.")])
+    ['Monday, Friday: drift.', 'Tuesday: few rows.']
+    """
+    windows: dict[str, list[str]] = {}
+    for name, message in found:
+        windows.setdefault(message, []).append(name)
+    more = {message: len(names) - N_NAMES for message, names in windows.items()}
+    return [
+        f"{', '.join(names[:N_NAMES])}{f' and {more[message]} more' if more[message] > 0 else ''}: {message}"
+        for message, names in windows.items()
+    ]
 
 
 def _mean(values: np.ndarray | None) -> float | None:
@@ -342,54 +376,73 @@ def window_table(document: Mapping[str, Any]) -> Table:
     frame = pd.DataFrame(list(zip(*columns.values(), strict=True)), dtype=object)
     frame.columns = pd.Index(list(columns), tupleize_cols=False)
     title = f"{document['model']}: {', '.join(document['log'])}"
-    return Table(frame, title, _notes(document), digits={"Energy": 2}, extra=pd.DataFrame(extra))
+    notes = (*_notes(document), *_withheld(document["windows"]))
+    return Table(frame, title, notes, digits={"Energy": 2}, extra=pd.DataFrame(extra))
 
 
 def _cell(window: Mapping[str, Any], key: str) -> Any:
     """A value of a window: a text, a number, or an interval."""
     if key == "drift":
-        return ", ".join(window["drift"]) or ("none" if window["p_values"] else "too few rows")
-    if key == "accuracy":
-        return window["accuracy"] or "withheld"
+        return ", ".join(window["drift"]) or ("none" if window["p_values"] else "not tested")
+    if key == "accuracy" and not window["accuracy"]:
+        return "withheld"
+    if key == "accuracy" and not window["p_values"]:
+        return f"({window['accuracy']['value']:.3f})"
     return _value(window, key)
 
 
 def _value(window: Mapping[str, Any], key: str) -> Any:
+    if key in ("accuracy", "untested_accuracy"):
+        return window["accuracy"] if (key == "accuracy") == bool(window["p_values"]) else None
     known = window["labelled"] or {}
     return known.get(key.removeprefix("labelled_")) if key.startswith("labelled_") else window[key]
 
 
 def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
-    """About the reference and the tests, and why estimates are withheld."""
-    reference = document["reference"]
+    """About the reference and the tests."""
+    reference, n_windows, n_untested = document["reference"], len(document["windows"]), _count_untested(document)
     energy = "" if reference["energy"] is None else f", energy {reference['energy']:.2f}"
-    tests = (
-        f"Drift: {plural(document['n_tests'], 'test')}; if nothing has changed, the probability of any alarm is at "
-        f"most {document['false_alarm_rate']:g} (Holm)."
-    )
-    if not document["n_tests"]:
-        tests = "Drift was not tested: every window has too few rows. Use longer windows (--every, --rows)."
+    notes = []
+    if document["n_tests"]:
+        bound = f"{'about' if reference['is_out_of_fold'] else 'at most'} {document['false_alarm_rate']:g} (Holm)"
+        tests = plural(document["n_tests"], "test")
+        notes.append(f"Drift: {tests}; if nothing has changed, the probability of any drift alarm is {bound}.")
+    if reference["is_out_of_fold"]:
+        notes.append(
+            "Only predicted labels are compared with out-of-fold predictions, which are of the models of the folds: "
+            "these have other confidences and energies. For all tests and an exact bound, predict at least "
+            f"{MIN_ROWS} labelled texts that the model was not trained on and pass the result: --reference FILE"
+        )
+    if n_untested:
+        which = "any window" if n_untested == n_windows else f"{n_untested} of {n_windows} windows"
+        notes.append(
+            f"Drift was not tested in {which}: too few rows to compare (at least {MIN_ROWS} are needed). Estimates in "
+            "parentheses may be wrong. Use longer windows (--every, --rows)."
+        )
     return (
         f"Reference ({reference['name']}): {plural(reference['n_rows'], 'row')}, accuracy {reference['accuracy']:.3f}, "
         f"confidence {reference['confidence']:.3f}{energy}.",
-        tests,
-        *_withheld(document["windows"]),
+        *notes,
     )
+
+
+def _count_untested(document: Mapping[str, Any]) -> int:
+    return sum(not window["p_values"] for window in document["windows"])
 
 
 def _withheld(windows: Sequence[Mapping[str, Any]]) -> list[str]:
     """Why estimates are withheld, once for all windows with the same reason."""
-    notes = dict.fromkeys(window["accuracy_note"] for window in windows if window["accuracy_note"])
-    return [f"{', '.join(w['name'] for w in windows if w['accuracy_note'] == note)}: {note}" for note in notes]
+    return _merged((window["name"], window["accuracy_note"]) for window in windows if window["accuracy_note"])
 
 
 def make_page(document: Mapping[str, Any]) -> Page:
     """The page: alarms, pictures over time, and the table."""
-    alarms, windows = document["alarms"], document["windows"]
-    lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}."
+    alarms, windows, n_untested = document["alarms"], document["windows"], _count_untested(document)
+    lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}"
+    lead += f"; drift was not tested in {n_untested} of them." if n_untested else "."
     pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
     table = window_table(document)
-    table = replace(table, notes=table.notes[:2]) if alarms else table  # the others are among the alarms
+    table = replace(table, notes=_notes(document)) if alarms else table  # the others are among the alarms
     sections = [Section("Over time", [Block("pictures", pictures)]), Section("Windows", [table])]
     if alarms:
         shown = Block("bullets", (*alarms, *_withheld(windows)), style="warning")
@@ -403,7 +456,10 @@ def _picture(document: Mapping[str, Any], key: str) -> Picture | None:
     named = {name: [_value(window, line) for window in windows] for name, line in lines.items()}
     series = [_line(name, values) for name, values in named.items() if any(v is not None for v in values)]
     panel = partial(_draw, series, document["reference"].get(key), [w["name"] for w in windows], key)
-    return draw(f"monitoring-{key}", title, caption, panel, below=0.25) if series else None
+    if not series and key != "accuracy":
+        return None
+    panel = panel if series else partial(show_message, message="Every estimate is withheld.")
+    return draw(f"monitoring-{key}", title, caption, panel, below=0.25, left=1.0)  # the first name reaches to the left
 
 
 def _line(name: str, values: Sequence[Any]) -> Series:
@@ -419,9 +475,16 @@ def _draw(series: Sequence[Series], level: float | None, names: Sequence[str], k
     line_plot(series, ax, y="share of texts" if key == "shares" else key)
     if level is not None:
         ax.axhline(level, color=MUTED, linestyle="--", linewidth=1)
+    low, high = ax.get_ylim()
     if key == "shares":
-        ax.set_ylim(bottom=0)
-    elif len(series) == 1 and (legend := ax.get_legend()):
+        ax.set_ylim(0, max(high, 0.2))
+    elif key != "energy":
+        ax.set_ylim(min(low, 0.5), 1.02)  # a narrower range would make noise look like a change
+    for bars in (bars for bars in ax.containers if bars.get_label() == UNTESTED):
+        for part in bars.get_children():
+            part.set(alpha=0.4)
+        add_legend(ax)
+    if len(series) == 1 and series[0].name not in ("OOD", UNTESTED) and (legend := ax.get_legend()):
         legend.remove()  # the title says what it is
     ax.set_xlim(-0.4, len(names) - 0.6)
     shown = range(0, len(names), max(1, -(-len(names) // N_TICKS)))

@@ -293,8 +293,6 @@ def _run_predictions(folder: Path) -> tuple[Predictions, str]:
     rows, temperature = found[split], folded_temperature(folder)
     if temperature is not None and rows.logits is not None:  # predicted before the temperature was folded in
         rows = rows.replace(logits=rows.logits / temperature)
-    if split == "out_of_fold":  # energies of other models have another scale
-        rows = rows.replace(energies=None)
     why = f", as {REFERENCE_SPLITS[first]} has {_count_labelled(found[first])} labelled rows" if split != first else ""
     return rows, f"{REFERENCE_SPLITS[split]}{why}"
 
@@ -305,7 +303,13 @@ def _count_labelled(rows: Predictions) -> int:
 
 def as_answered(rows: Predictions, folder: Path) -> Predictions:
     """Logits with the model's calibrator applied; probabilities are what the model returned and stay as they are."""
-    return rows if rows.logits is None else calibrated(rows, read_calibrator(folder))
+    rows = rows if rows.logits is None else calibrated(rows, read_calibrator(folder))
+    return rows.replace(energies=None) if is_out_of_fold(rows) else rows  # energies of other models: another scale
+
+
+def is_out_of_fold(rows: Predictions) -> bool:
+    """Whether these are predictions of the models of the folds, not of the model itself."""
+    return bool(rows.meta.get("split") == "out_of_fold")
 
 
 def check_same_model(folder: Path, rows: Predictions, name: PathLike) -> None:
