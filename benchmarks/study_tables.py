@@ -84,8 +84,8 @@ def short(value: float | None, digits: int = 3) -> str:
 class Cells:
     """Single values of a results table."""
 
-    def __init__(self, name: str) -> None:
-        self.table = load(name)
+    def __init__(self, *names: str) -> None:
+        self.table = pd.concat([load(name) for name in names], ignore_index=True)
         if len(self.table):
             self.table["calibrator"] = self.table["calibrator"].fillna("")
             self.table["test_set"] = self.table["test_set"].fillna("test")
@@ -191,7 +191,7 @@ def ranking() -> str:
 
 def seeds() -> str:
     """Baseline and `hidden` where several seeds are finished: mean and range over seeds, both with a temperature."""
-    cells = Cells("study")
+    cells = Cells("study", "cross_fit")
     rows = []
     for task in [t for t in cells.tasks("baseline", "hidden") if t != "wnli"]:
         both = [s for s in range(1, 10) if cells.value(task, "hidden", None, "nll", seed=s) is not None
@@ -549,7 +549,8 @@ def draw_rows() -> None:
         axes.plot(of_task["rows"], of_task["gain"], "o-", label=task)
     axes.axhline(0, color="#888888", lw=1)
     axes.set_xscale("log")
-    axes.set_xticks(sorted(set(table["rows"])), [f"{rows:,}" for rows in sorted(set(table["rows"]))])
+    ticks = [500, 1000, 2000, 5000, 10_000, 20_000]
+    axes.set_xticks(ticks, [f"{rows:,}" for rows in ticks])
     axes.minorticks_off()
     axes.set_xlabel("training rows")
     axes.set_ylabel("NLL of baseline − hidden\n(both with temperature; above 0: hidden is better)")

@@ -198,9 +198,13 @@ def draw_pictures() -> None:
     reliability_diagram(test, axes[0], name="as trained")
     reliability_diagram(TemperatureScaling().fit_predictions(held_out).apply(test), axes[1], name="calibrated")
     svg = to_svg(figure, "readme", "Reliability diagrams of a simulated classifier before and after calibration")
-    dark = {"ink": "#e6e8eb", "muted": "#9aa3ad", "grid": "#444b54", "blue": "#56b4e9", "vermillion": "#ff8c42"}
+    # With its own background: the theme of the site may differ from that of the system, which chooses the picture.
+    dark = {"paper": "#1e2129", "ink": "#e6e8eb", "muted": "#9aa3ad", "grid": "#444b54"}
+    dark |= {"blue": "#56b4e9", "vermillion": "#ff8c42"}
     for name, colours in (("light", {}), ("dark", dark)):
         text = re.sub(r"var\(--fig-(\w+),(#\w+)\)", lambda m, c=colours: c.get(m[1], m[2]), svg)
+        background = f'<rect width="100%" height="100%" fill="{colours.get("paper", "#ffffff")}"/>'
+        text = re.sub(r"(<svg[^>]*>)", lambda m, b=background: m[1] + b, text, count=1)
         (DOCS / "assets" / f"reliability-{name}.svg").write_text(text + "\n", encoding="utf-8")
 
 

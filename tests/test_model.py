@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -68,6 +69,15 @@ def test_texts_from_lists_files_and_tables(model, tmp_path):
     np.testing.assert_allclose(a.logits, c.logits, atol=1e-6)
     assert b.ids.tolist() == list("abcde")
     assert b.labels.tolist() == [2] * 5
+
+
+def test_the_label_column_of_the_training_data_is_remembered(model, held_out, tmp_path):
+    trained = replace(model, card=model.card | {"label_column": "kind"})
+    pd.DataFrame(dict(zip(("text", "kind"), held_out, strict=True))).to_csv(tmp_path / "held_out.csv", index=False)
+    found = trained.calibrate(tmp_path / "held_out.csv").calibrator.temperature_
+    assert found == pytest.approx(model.calibrate(held_out).calibrator.temperature_, rel=1e-4)
+    with pytest.raises(EbmcalError, match="Unknown column 'label'"):
+        model.calibrate(tmp_path / "held_out.csv")
 
 
 def test_calibration_is_saved_applied_on_load_and_can_be_folded(model, held_out, tmp_path):

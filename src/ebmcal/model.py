@@ -124,6 +124,11 @@ class Model:
         """The abstention rule: fitted here, or stored in the directory for this model and calibrator."""
         return self.fitted_rule or read_rule(self.folder, calibrator=self.calibrator)
 
+    @property
+    def label_column(self) -> str:
+        """The column of the labels in the training data; the default for held-out rows."""
+        return str(self.card.get("label_column") or "label")
+
     def __repr__(self) -> str:
         calibrated = f", calibrated by {self.calibrator.name}" if self.calibrator else ""
         return f"Model({str(self.folder)!r}: {', '.join(self.label_names)}{calibrated})"
@@ -209,7 +214,7 @@ class Model:
         """A copy with a calibrator fitted on labelled rows that the model was not trained on.
 
         `held_out` is this model's own uncalibrated `Predictions`, or anything `predict` takes, with labels (column
-        `label`, unless `label_column` names another). Training rows are refused.
+        `label_column` or that of the training data). Training rows are refused.
         """
         rows = check_held_out(self._held_out(held_out, columns), self.folder)
         unfitted = make_calibrator(calibrator) if isinstance(calibrator, str) else calibrator
@@ -266,7 +271,7 @@ class Model:
 
     def _held_out(self, held_out: Any, columns: dict[str, Any]) -> Predictions:
         if not isinstance(held_out, Predictions):
-            held_out = self.predict(held_out, calibrated=False, **{"label_column": "label"} | columns)
+            held_out = self.predict(held_out, calibrated=False, **{"label_column": self.label_column} | columns)
         if held_out.meta.get("calibrator"):
             raise EbmcalError("The held-out predictions are already calibrated. Predict with calibrated=False.")
         if held_out.label_names != self.label_names:

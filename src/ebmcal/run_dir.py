@@ -161,7 +161,8 @@ def _card_schema() -> Any:
 
     types: dict[str, Any] = {
         "energy": str, "centered": bool, "method": str, "max_length": PositiveInt, "text_column": str,
-        "text_pair_column": str, "id_column": str, "is_pair": bool, "folded_temperature": PositiveFloat,
+        "text_pair_column": str, "label_column": str, "id_column": str, "is_pair": bool,
+        "folded_temperature": PositiveFloat,
     }  # fmt: skip
     fields: dict[str, Any] = {name: (kind | None, None) for name, kind in types.items()}
     return create_model("card", __config__=ConfigDict(extra="allow", strict=True, allow_inf_nan=False), **fields)

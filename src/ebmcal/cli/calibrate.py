@@ -30,7 +30,7 @@ def calibrate(
     output: Path | None = option("Calibrated predictions: .parquet, .csv or .jsonl.", None, "--output", "-o"),
     allow_mismatch: bool = flag("Accept training rows or predictions of another model.", "--allow-mismatch"),
     normalize: bool = shared.NORMALIZE,
-    label_column: str = shared.LABEL_COLUMN,
+    label_column: str | None = shared.LABEL_COLUMN,
     overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Fit a calibrator on held-out predictions; store it with the model, or apply it to prediction files."""
@@ -66,7 +66,9 @@ def calibrate(
         typer.echo(f"{done.n_rows:,} calibrated rows of {apply} written to {output}.")
 
 
-def _rows(model: Path | None, predictions: Path | None, data: Path | None, label_column: str) -> "Predictions | Path":
+def _rows(
+    model: Path | None, predictions: Path | None, data: Path | None, label_column: str | None
+) -> "Predictions | Path":
     """The predictions to fit on; those of labelled texts are computed, uncalibrated."""
     if predictions is not None:
         return predictions
@@ -74,7 +76,8 @@ def _rows(model: Path | None, predictions: Path | None, data: Path | None, label
     from ebmcal.model import load
 
     assert model is not None  # --data needs a model
-    return load(model).predict(data, label_column=label_column, calibrated=False, progress=None)
+    loaded = load(model)
+    return loaded.predict(data, label_column=label_column or loaded.label_column, calibrated=False, progress=None)
 
 
 def _store(model: Path, fitted: "Calibrator", fold: bool) -> None:
@@ -148,7 +151,7 @@ def abstain(
     answer_ood: bool = flag("Answer OOD texts as well.", "--answer-ood"),
     training: Path | None = option("Training texts for distances. [default: those of the model's run]"),
     normalize: bool = shared.NORMALIZE,
-    label_column: str = shared.LABEL_COLUMN,
+    label_column: str | None = shared.LABEL_COLUMN,
     output: Path | None = option("JSON file of the rule; with --apply, the decisions.", None, "--output", "-o"),
     load: Path | None = option("Use the rule in this JSON file instead of fitting; goes with --apply."),
     apply: Path | None = option("Prediction file to decide on with the rule of --load; labels are not needed."),

@@ -191,7 +191,7 @@ def robustness(
     builtin: bool = option("Run the built-in suites.", True, "--builtin/--no-builtin"),
     text_column: str | None = shared.TEXT_COLUMN,
     text_pair_column: str | None = shared.TEXT_PAIR_COLUMN,
-    label_column: str = option("Label column.", "label"),
+    label_column: str | None = shared.LABEL_COLUMN,
     max_rows: int = option("Maximum number of texts; a sample is drawn.", 500, min=1),
     seed: int = option("Seed of the sample and of the perturbations.", 0, min=0),
     report: Path | None = shared.REPORT,

@@ -124,7 +124,7 @@ def _noise(work: "Workspace", rows: Any) -> Any:
 def make_card(work: "Workspace", trial: Trial, rows: Any) -> dict[str, Any]:
     """What `ebmcal.json` says about the training of a model on these rows."""
     pairs = rows["text_pair"] if work.data.is_pair else None
-    names = ("encoder", "max_length", "text_column", "text_pair_column", "id_column")
+    names = ("encoder", "max_length", "text_column", "text_pair_column", "label_column", "id_column")
     return {
         "ebmcal": __version__,
         "method": trial.method,

@@ -109,7 +109,7 @@ def evaluate_robustness(
     use_builtin_suites: bool = True,
     text_column: str | None = None,
     text_pair_column: str | None = None,
-    label_column: str = "label",
+    label_column: str | None = None,
     max_rows: int = 500,
     seed: int = 0,
     progress: bool | None = None,
@@ -130,7 +130,9 @@ def evaluate_robustness(
     if not names and not tests:
         raise EbmcalError("Nothing to test: no perturbations and no suites were given.")
     models = _load(model, baseline)
-    texts, labels = _sample(models[0], data, text_column, text_pair_column, label_column, max_rows, seed)
+    texts, labels = _sample(
+        models[0], data, text_column, text_pair_column, label_column or models[0].label_column, max_rows, seed
+    )
     suitable = [test for test in tests if _suits(test, models[0], texts)]
     conditions = list(make_conditions(texts, names, suitable, TokenSource(models[0].predictor.tokenizer), seed))
     subjects = [Subject(name, partial(_predict, m, models[0].label_names), _ood_rule(m)) for name, m in _named(models)]
