@@ -74,7 +74,7 @@ def test_ood_texts_are_not_answered_unless_asked_for():
         assert ("They are answered" if answer_ood else "The rule abstains") in " ".join(rule.describe())
     least = found.p_values.argmin()
     reason = fit_abstention(rows(), ood=0.1).apply(new).reason[least]
-    assert reason == "out-of-distribution by the energy (p ≤ 0.0025, the least with 400 rows)"
+    assert reason == "out-of-distribution by the energy (p ≤ 0.0025, the least with 400 held-out texts)"
     only_ood = fit_abstention(rows(), ood=0.1).apply(new)
     np.testing.assert_array_equal(only_ood.answered, ~only_ood.is_ood)
 

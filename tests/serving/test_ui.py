@@ -139,6 +139,8 @@ def describe(app, content):
         (b"id;category;sentence\n1;good;a\n", "sentence", "category", False),
         (b"comment\tverdict\na\tgood\n", "comment", "verdict", False),
         (b"n,verdict,comment\n1,good,a fine film\n2,bad,a dull one\n", "comment", "verdict", False),
+        (b"verdict,comment\n+,a fine film\n-,a dull one\n", "comment", "verdict", False),
+        (b"comment\na fine film\n", "comment", None, False),
         (b"\xef\xbb\xbfnumber,label,prob_no,prob_yes\n1,no,0.9,0.1\n", None, "label", True),
     ],
 )
@@ -146,7 +148,7 @@ def test_columns_are_listed_and_guessed(app, content, text, label, is_prediction
     found = describe(app, content).json()
     assert (found["label"], found["is_predictions"]) == (label, is_predictions)
     assert is_predictions or found["text"] == text
-    assert {found["text"], label} <= set(found["columns"])
+    assert {found["text"], label} <= {*found["columns"], None}
 
 
 @pytest.mark.parametrize("names", [("text", "label"), ("comment", "verdict")])
@@ -173,6 +175,10 @@ def test_predictions_get_a_report_of_the_chosen_label(app):
         (b"text,tag\na,b\n", {}, "Unknown column 'label'"),
         (b"text,label\na,good\n", {"text": "txt"}, "Did you mean 'text'"),
         (b"text,label\nfine,wonderful\n", {}, "wonderful"),
+        (b"text,label\nfine,0\ndull,1\n", {}, "numbers (0, 1), but the classes are bad, fair, good"),
+        (b"text,label\nfine,0\ndull,1.00\n", {}, "numbers (0, 1)"),
+        (b"text\nfine\n", {"label": ""}, "Choose the column with the true labels"),
+        (b"text,label\nfine,good\n", {"label": "text"}, "Choose the column with the true labels"),
         (b"text,label\n", {}, "row"),
         (b"\xff\xfe\x00", {}, "utf-16"),
         (b"label,prob_no,prob_yes\nno,2,3\n", {}, "prob"),

@@ -102,15 +102,19 @@ def test_a_text_is_classified(site, tmp_path):
         words: $("words").querySelectorAll("[data-effect]").length,
         text: $("words").querySelector(".marked").textContent, bold: document.querySelectorAll("main b").length,
         lines: $("energy").querySelectorAll("svg[role=img] path[class^=s]").length,
-        decision: $("decision").textContent, energy: $("energy").textContent,
+        decision: $("decision").textContent, energy: $("energy").textContent, lines_read: !$("lines").hidden,
+        origins: [...$("probabilities").querySelectorAll("table")].map((table) =>
+          table.querySelector(".track").getBoundingClientRect().left - table.getBoundingClientRect().left),
         ticks: marks().map((tick) => Number(tick.dataset.energy)),
         places: marks().map((tick) => parseFloat(tick.getAttribute("d").slice(1))),
       };
+      await type("a joy\\nfrom start");
+      const two = !$("lines").hidden;
       $("text").value = "a joy 😀 from start";
       $("text").focus();
       $("text").dispatchEvent(new KeyboardEvent("keydown", {key: "Enter", ctrlKey: true, bubbles: true}));
       await settled();
-      return {first, second: $("words").querySelector(".marked").textContent, refused,
+      return {first, two, second: $("words").querySelector(".marked").textContent, refused,
         width: $("probabilities").querySelector("td .bar.after").style.width};
     """
     found = act(site, tmp_path, script)
@@ -122,6 +126,9 @@ def test_a_text_is_classified(site, tmp_path):
     assert first["lines"] == 1
     assert "out-of-distribution by" in first["decision"]
     assert "the distance to the nearest training texts is" in first["energy"]
+    assert "The energy did not decide" in first["energy"], "although the chart is of the energy"
+    assert (first["lines_read"], found["two"]) == (False, True), "several lines are one text"
+    assert first["origins"][0] == pytest.approx(first["origins"][1], abs=1), "bars of two models can be compared"
     steps = [(b - a) / (d - c) for a, b, c, d in neighbours(first["ticks"], first["places"])]
     assert len(steps) >= 2
     assert steps == pytest.approx([steps[0]] * len(steps), rel=1e-3), "ticks are where their numbers say"

@@ -129,9 +129,9 @@ class AbstentionRule:
             ood_scores = found[which, np.arange(predictions.n_rows)]
             names = [parts_of(self.ood.score)[part] for part in which]
             is_ood = p <= self.ood.rate
-            n = self.ood.n_texts
+            n, least = self.ood.n_texts, f"the least with {self.ood.n_texts:,} held-out texts"
             for i in np.flatnonzero(is_ood) if not self.answer_ood else ():
-                shown = f"p = {p[i]:.2g}" if p[i] * (n + 1) > 1.5 else f"p ≤ {p[i]:.2g}, the least with {n:,} rows"
+                shown = f"p = {p[i]:.2g}" if p[i] * (n + 1) > 1.5 else f"p ≤ {p[i]:.2g}, {least}"
                 why = f"out-of-distribution by {OOD_SCORES[names[i]]} ({shown})"
                 reason[i] = why + (f"; {reason[i]}" if reason[i] else "")
                 answered[i] = False

@@ -198,9 +198,10 @@ def describe_columns(model: Model, content: bytes) -> dict[str, Any]:
         return next((name for name in wanted if name in names), None)
 
     known = [name for name in names if set(sample[name]) <= set(model.label_names)]
-    label = first("label", *known, "labels", "class", "category", "target") or names[-1]
+    label = first("label", *known, "labels", "class", "category", "target")
     by_length = sorted((name for name in names if name != label), key=lambda name: -sum(map(len, sample[name])))
     text = first(model.card.get("text_column"), "text", "sentence", "sentence1", *by_length) or names[0]
+    label = label or first(*(name for name in reversed(names) if name != text))
     pair = first(model.card.get("text_pair_column"), "text_pair", "sentence2") if model.is_pair else None
     return {"columns": names, "text": text, "text_pair": pair, "label": label, "is_predictions": _has_classes(table)}
 
@@ -265,6 +266,7 @@ def _read(content: bytes, label_names: tuple[str, ...], text: str, text_pair: st
                 "evaluate."
             )
         if not _has_classes(table):
+            _check_labels(table, label_names, text, label)
             return as_dataset(
                 path, text_column=text, text_pair_column=text_pair, label_column=label, label_names=label_names
             )
@@ -272,6 +274,18 @@ def _read(content: bytes, label_names: tuple[str, ...], text: str, text_pair: st
             raise unknown_name("column", label, table.columns)
         table.columns["label"] = table.columns[label]
         return Predictions.from_columns(table)
+
+
+def _check_labels(table: FileColumns, label_names: tuple[str, ...], text: str, label: str) -> None:
+    """Raise for a file without labels, and for class numbers: the order of the classes may be another in the file."""
+    if label in ("", text):
+        raise EbmcalError("Choose the column with the true labels. For texts without labels, use ebmcal predict.")
+    written = {re.sub(r"\.0*$", "", str(value).strip()) for value in table.columns.get(label, ())}
+    if numbers := sorted({str(i) for i in range(len(label_names))} & written - {*label_names}):
+        raise EbmcalError(
+            f"The column {label!r} has numbers ({', '.join(numbers)}), but the classes are {', '.join(label_names)}. "
+            "Write the names of the classes."
+        )
 
 
 async def _predict(service: Service, name: str, rows: Any) -> Predictions:

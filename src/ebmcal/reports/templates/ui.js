@@ -80,6 +80,7 @@ async function classify() {
   $("decision").replaceChildren(...decision(model));
   $("energy").replaceChildren(...energy(model));
   $("words").replaceChildren(...words(result, inputs.text));
+  $("lines").hidden = !/\S\s*\n\s*\S/.test(inputs.text);
 }
 
 function probabilities(model) {
@@ -115,9 +116,10 @@ function swatch(kind) {
 }
 
 function bar(kind, p) {
-  const node = make("div", null, { class: "bar " + kind });
+  const track = make("div", null, { class: "track" }), node = make("div", null, { class: "bar " + kind });
   node.style.width = (100 * p).toFixed(1) + "%";
-  return node;
+  track.append(node);
+  return track;
 }
 
 function decision(model) {
@@ -144,12 +146,16 @@ function energy(model) {
   const nodes = [];
   if (model.is_ood !== null) {
     const verdict = (model.is_ood ? "Out-of-distribution" : "Not out-of-distribution") + ": " + model.ood_score_name + " is " +
-      short(model.ood_score) + "; " + percent(model.ood_p_value) + " of the calibration texts have one at least as high (p-value).";
+      short(model.ood_score) + " (p = " + Number(model.ood_p_value.toPrecision(2)) +
+      ", about the share of held-out texts with one at least as high).";
     nodes.push(make("p", verdict, { class: "verdict" + (model.is_ood ? " abstain" : "") }));
   }
   const trained = about.is_energy_trained ? "" : " This model was not trained with noise, so the energy is only a weak indicator.";
   const energy = model.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(model.energy) + "; low";
   nodes.push(make("p", energy + " = like the training data." + trained, { class: "muted" }));
+  if (model.is_ood !== null && model.ood_score_name !== "the energy") {
+    nodes.push(make("p", "The energy did not decide: out-of-distribution or not is by " + model.ood_score_name + "."));
+  }
   if (!about.histogram) {
     nodes.push(make("p", "The model directory has no energy histograms to compare with.", { class: "muted" }));
     return nodes;
@@ -268,7 +274,7 @@ async function showColumns(text) {
   };
   fill("text-column", found.text, false);
   fill("pair-column", found.text_pair, true);
-  fill("label-column", found.label, false);
+  fill("label-column", found.label, true);
   $("text-choice").hidden = found.is_predictions;
   $("pair-choice").hidden = found.is_predictions || !about.is_pair;
   $("columns").hidden = false;
