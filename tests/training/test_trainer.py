@@ -275,6 +275,15 @@ def test_evaluation_only_without_a_training_set(tmp_path):
     assert np.isfinite(trainer.evaluate()["eval_loss"])
 
 
+def test_evaluation_drops_no_row(tmp_path):
+    """Training drops the last, incomplete batch."""
+    args = EnergyConfig(str(tmp_path), use_cpu=True, report_to="none", dataloader_drop_last=True, max_length=64,
+                        per_device_eval_batch_size=8)  # fmt: skip
+    trainer = EnergyTrainer(make_encoder("bert"), args, eval_dataset=train_set(9), processing_class=make_wordpiece())
+    assert trainer.predict(trainer.eval_dataset).predictions.shape[0] == 9
+    assert args.dataloader_drop_last
+
+
 def test_divergence_stops_the_training_and_names_the_value(tmp_path):
     trainer = make_trainer(tmp_path, learning_rate=1e9, max_steps=30, max_grad_norm=0.0)
     with pytest.raises(EbmcalError, match=r"diverged by step \d+: .* is (nan|inf|\d)"):

@@ -230,11 +230,16 @@ class ClassifierTrainer(Trainer):
         return optimizer
 
     def _get_dataloader(self, dataset: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(dataset, TrainingRows):  # an evaluation set
-            tokens = token_table(dataset, self.processing_class, self.data_collator.max_length or None)
-            labels = dataset_labels(dataset)
-            dataset = list(zip(tokens, [None] * len(tokens) if labels is None else labels.tolist(), strict=True))
-        return super()._get_dataloader(dataset, *args, **kwargs)
+        if isinstance(dataset, TrainingRows):
+            return super()._get_dataloader(dataset, *args, **kwargs)
+        tokens = token_table(dataset, self.processing_class, self.data_collator.max_length or None)
+        labels = dataset_labels(dataset)
+        dataset = list(zip(tokens, [None] * len(tokens) if labels is None else labels.tolist(), strict=True))
+        drop_last, self.args.dataloader_drop_last = self.args.dataloader_drop_last, False  # evaluation needs every row
+        try:
+            return super()._get_dataloader(dataset, *args, **kwargs)
+        finally:
+            self.args.dataloader_drop_last = drop_last
 
     def _get_train_sampler(self, *args: Any, **kwargs: Any) -> Sampler[int]:
         return EpochSampler(self.train_dataset, lambda: self.state.global_step)
