@@ -222,6 +222,24 @@ def seeds() -> str:
     )
 
 
+def finished() -> str:
+    """The seeds that are finished, by task and method."""
+    cells = Cells("study", "cross_fit")
+    methods = {"baseline": "", "hidden": "", "label-smoothing": "", "poscal": ""}
+    methods |= {f"{m}, paper": "-paper" for m in ("hidden", "sharp-hidden", "scalar")}
+    cross_fitted = load("cross_fit", "temperatures")
+    rows = []
+    for task in cells.tasks("baseline"):
+        line = [f"{TASKS[task][0]} ({n_train(cells, task):,})"]
+        for name, suffix in methods.items():
+            place = (f"{task}{suffix}", name.removesuffix(", paper"), None, "accuracy")
+            line.append(", ".join(str(s) for s in range(1, 10) if cells.value(*place, seed=s) is not None) or MISSING)
+        of_task = cross_fitted[(cross_fitted["task"] == task) & (cross_fitted["method"] != "frozen-probe")]
+        line.append(", ".join(sorted(set(of_task["method"]))) or MISSING)
+        rows.append(line)
+    return markdown(["seeds of", *methods, "cross-fitted"], rows)
+
+
 def results() -> str:
     """Every task and method: accuracy, both ECEs with intervals, NLL, ranking, behaviour on errors, time."""
     cells = Cells("study")
@@ -485,7 +503,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study-headline": headline, "study-findings": findings, "study-paper": paper, "study-results": results,
     "study-detection": detection, "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit,
     "study-label-issues": label_issues, "study-energy": energy, "study-differences": differences,
-    "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds,
+    "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds, "study-finished": finished,
 }  # fmt: skip
 
 #: Colour of a method in the plots (Okabe-Ito).
