@@ -29,7 +29,7 @@ from transformers import (
 from ebmcal import EnergyConfig, EnergyTrainer
 from ebmcal.methods.joint import MicroBatch, nce_data_term, nce_noise_term
 from ebmcal.modeling.energies import hidden
-from ebmcal.modeling.packing import Tokens, micro_batches, pack, padded_inputs, token_budget
+from ebmcal.modeling.packing import Tokens, divide, micro_batches, pack, padded_inputs, token_budget
 from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.training.runtime import reuse_freed_memory
@@ -95,7 +95,8 @@ def our_step(trainer: EnergyTrainer, texts: list[np.ndarray], labels: torch.Tens
     tokens = [Tokens(text, np.zeros(len(text), dtype=np.uint8)) for text in texts]
     every = torch.cat([labels, torch.zeros(len(texts) - len(labels), dtype=torch.int64)])
     is_noise = torch.arange(len(texts)) >= len(labels)
-    parts = micro_batches(np.array([len(t) for t in texts]), token_budget(trainer.classifier.config))
+    divided = divide if trainer.data_collator.is_parallel else micro_batches
+    parts = divided(np.array([len(t) for t in texts]), token_budget(trainer.classifier.config))
     batches = [
         MicroBatch(pack([tokens[i] for i in part]), every[part], is_noise[part], len(texts) > BATCH) for part in parts
     ]
