@@ -306,3 +306,4 @@ def test_names_of_windows_are_inside_the_pictures(model, tmp_path):
     starts = re.findall(r'translate\(([-.\d]+) [-.\d]+\) rotate\(-30\)">2026-03-01 00:00<', html)
     assert len(starts) == 4
     assert min(map(float, starts)) >= 0
+    assert html.count(">0.5<") == 2, "accuracy and confidence are drawn from 0.5, so that noise looks like noise"

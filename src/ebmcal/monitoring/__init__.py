@@ -325,11 +325,8 @@ def _mark_drift(described: list[dict[str, Any]], rate: float, planned_windows: i
 
 
 def _alarms(described: Sequence[dict[str, Any]], min_accuracy: float | None) -> list[str]:
-    alarms = [
-        (window["name"], f"drift in {', '.join(window['drift'])} compared with the reference.")
-        for window in described
-        if window["drift"]
-    ]
+    drift = {window["name"]: ", ".join(window["drift"]) for window in described if window["drift"]}
+    alarms = [(name, f"drift in {tests} compared with the reference.") for name, tests in drift.items()]
     for window in described:
         if (window["ood"] or 0) > MAX_OOD_SHARE and window["n_rows"] >= MIN_OOD_ROWS:
             alarms.append((window["name"], f"{MOSTLY_OOD}."))
@@ -352,11 +349,8 @@ def _merged(found: Iterable[tuple[str, str]]) -> list[str]:
     windows: dict[str, list[str]] = {}
     for name, message in found:
         windows.setdefault(message, []).append(name)
-    more = {message: len(names) - N_NAMES for message, names in windows.items()}
-    return [
-        f"{', '.join(names[:N_NAMES])}{f' and {more[message]} more' if more[message] > 0 else ''}: {message}"
-        for message, names in windows.items()
-    ]
+    more = {message: f" and {n} more" for message, of in windows.items() if (n := len(of) - N_NAMES) > 0}
+    return [f"{', '.join(of[:N_NAMES])}{more.get(message, '')}: {message}" for message, of in windows.items()]
 
 
 def _mean(values: np.ndarray | None) -> float | None:
@@ -480,10 +474,9 @@ def _draw(series: Sequence[Series], level: float | None, names: Sequence[str], k
         ax.set_ylim(0, max(high, 0.2))
     elif key != "energy":
         ax.set_ylim(min(low, 0.5), 1.02)  # a narrower range would make noise look like a change
-    for bars in (bars for bars in ax.containers if bars.get_label() == UNTESTED):
-        for part in bars.get_children():
-            part.set(alpha=0.4)
-        add_legend(ax)
+    for part in (part for bars in ax.containers if bars.get_label() == UNTESTED for part in bars.get_children()):
+        part.set(alpha=0.4)
+    add_legend(ax)  # again, as grey as the bars
     if len(series) == 1 and series[0].name not in ("OOD", UNTESTED) and (legend := ax.get_legend()):
         legend.remove()  # the title says what it is
     ax.set_xlim(-0.4, len(names) - 0.6)
