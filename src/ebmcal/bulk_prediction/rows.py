@@ -33,7 +33,7 @@ STDIN = "-"
 #: JSON objects that are searched for columns; keys that appear later go into the column `other`.
 PEEKED_ROWS = 1000
 
-CHUNK_ROWS, CHUNK_CHARACTERS = 1024, 4_000_000
+CHUNK_ROWS, CHUNK_CHARACTERS = 2048, 4_000_000
 
 _STRINGS = ("predicted", "decision", "reason", "error", "label", "other")
 

@@ -45,7 +45,7 @@ HEAD_FILE = "energy_head.safetensors"
 Text = str | tuple[str, str]
 
 #: Tokens per batch: larger batches do not fit the CPU's cache.
-MAX_BATCH_TOKENS = 2048
+MAX_BATCH_TOKENS = 1024
 
 #: Texts per tokeniser call, which bounds its memory.
 TOKENIZE_BATCH = 2048
