@@ -16,6 +16,7 @@ from prediction_helpers import N_ROWS, TEXTS, read, save_model, working_director
 
 import ebmcal
 from ebmcal import EbmcalError, predict_file
+from ebmcal.bulk_prediction.rows import CHUNK_ROWS
 from ebmcal.modeling.classifier import Predictor
 
 SUFFIXES = [".csv", ".jsonl", ".parquet"]
@@ -188,9 +189,9 @@ def test_a_job_killed_twice_writes_the_same_bytes(tmp_path, suffix, monkeypatch)
         assert n_finished(tmp_path) >= n_done + 2
         n_done = n_finished(tmp_path)
     result = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert f"{1024 * n_done:,} already done" in result.stdout
+    assert f"{CHUNK_ROWS * n_done:,} already done" in result.stdout
     assert not working_directories(tmp_path)
-    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", 1024)
+    monkeypatch.setattr("ebmcal.bulk_prediction.rows.CHUNK_ROWS", CHUNK_ROWS)
     predict_file(ebmcal.load(folder), tmp_path / "in.csv", tmp_path / f"whole{suffix}")
     assert output.read_bytes() == (tmp_path / f"whole{suffix}").read_bytes()
 

@@ -44,7 +44,7 @@ HEAD_FILE = "energy_head.safetensors"
 #: A text, or a pair of texts.
 Text = str | tuple[str, str]
 
-#: Tokens per batch: larger batches do not fit the CPU's cache.
+#: Tokens per batch: larger ones do not fit the CPU's cache, and with few batches threads wait for the last one.
 MAX_BATCH_TOKENS = 1024
 
 #: Texts per tokeniser call, which bounds its memory.
