@@ -1,13 +1,14 @@
 """The advice at the end of a run, from calibration or out-of-fold rows, for models with different calibration."""
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from ebmcal import Predictions
-from ebmcal.advice import ConfidenceGap, confidence_gap, recommend
+from ebmcal.advice import ConfidenceGap, confidence_gap, is_action, recommend
 from ebmcal.run_dir import Trial
 
 
@@ -95,9 +96,20 @@ def test_temperature_is_chosen_if_it_helps_and_the_better_model_wins():
     assert advice.sentences[0].startswith("Use hidden + temperature (dev). On 2,000 calibration rows")
     assert "it is right in 79.5% (baseline: 76.9%)" in advice.sentences[0]
     assert "with a mean confidence of 79.1% (baseline: 93.9%)" in advice.sentences[0], "that of the calibrated model"
-    assert "Without temperature, hidden helped compared with baseline" in advice.sentences[2]
+    assert "With or without temperature, hidden helped compared with baseline" in advice.sentences[2]
     assert "on the calibration rows" in advice.sentences[2]
     assert "NLL" not in advice.sentences[0], "words that everyone understands"
+
+
+def test_the_effect_of_the_energy_is_also_told_with_temperature():
+    # The energy does here what the temperature does, so that nothing is left of it.
+    advice = advice_for(baseline=draw(3.0), hidden=draw(1.0))
+    assert (advice.trial.method, advice.calibrator) == ("baseline", "temperature (dev)")
+    assert re.search(
+        r"Without temperature, hidden helped compared with baseline: .*; with temperature, it made no clear difference "
+        r"\(NLL 0\.4\d\d and 0\.4\d\d\)\.$",
+        advice.sentences[2],
+    )
 
 
 def test_out_of_fold_rows_are_preferred_and_named():
@@ -197,7 +209,11 @@ def test_without_calibration_rows_there_is_no_recommendation():
 def test_cautions():
     few = advice_for(baseline=draw(1.0, n=60), test=draw(1.0, n=90)).sentences
     assert sum("Only 60 calibration rows and 90 test rows" in sentence for sentence in few) == 1
-    assert sum("Only" in sentence for sentence in few) == 1
+    (caution,) = (sentence for sentence in few if "Only" in sentence)
+    assert caution.endswith("Give at least 100 calibration rows (--calibration FILE) and 200 test rows (--test FILE).")
+    assert is_action(caution), "it is shown under what to do"
+    (caution,) = (s for s in advice_for("out_of_fold", baseline=draw(1.0, n=60)).sentences if "Only" in s)
+    assert caution.endswith("Give at least 100 training rows (--train FILE).")
     rows = draw(1.0)
     three = Predictions(rows.labels, ("no", "yes", "maybe"), probs=np.c_[rows.probs * 0.9, np.full(2000, 0.1)])
     assert any("No calibration row has the label maybe" in s for s in advice_for(baseline=three).sentences)

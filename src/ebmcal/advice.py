@@ -4,6 +4,7 @@
 The criterion is the cross-validated negative log-likelihood; a simpler model wins unless it is clearly worse.
 """
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -111,6 +112,15 @@ def shorten(sentences: Iterable[str]) -> tuple[str, ...]:
     return tuple(ordered[:MAX_SENTENCES])
 
 
+def is_action(sentence: str) -> bool:
+    """Whether a sentence says what to do, not only what was found.
+
+    >>> is_action("Only 3 rows. Give more."), is_action("Only 3 rows.")
+    (True, False)
+    """
+    return bool(re.search(r"(^|[.?] )(Use|Give|Pass|Train|Calibrate|Write|If so, run)\b", sentence))
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A method with or without temperature scaling; losses [n] of the rows, averaged over seeds."""
@@ -135,6 +145,11 @@ class Candidate:
     def to_json(self) -> dict[str, Any]:
         numbers = {"nll": self.nll, "accuracy": self.accuracy, "temperature": self.temperature}
         return {"model": self.method, "calibrator": self.calibrator, **{k: round(v, 4) for k, v in numbers.items()}}
+
+    def effect(self, other: "Candidate") -> str:
+        """What this model changes compared with another one."""
+        difference, margin = self.minus(other)
+        return "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
 
     def minus(self, other: "Candidate") -> tuple[float, float]:
         """The difference in NLL on the same rows, and the margin of its 95% interval over rows and seeds."""
@@ -202,9 +217,7 @@ def _unusable(known: Predictions, rows: str) -> str | None:
             "recommended. Pass calibration rows of every class (--calibration FILE)."
         )
     if known.n_rows < 2 * N_FOLDS:
-        return (
-            f"{plural(known.n_rows, f'{rows} row')}: too few to recommend a model; at least {2 * N_FOLDS} are needed."
-        )
+        return f"{plural(known.n_rows, f'{rows} row')}: too few to recommend a model. Give at least {2 * N_FOLDS}."
     return None
 
 
@@ -267,13 +280,17 @@ def _sentences(
     others = [c for c in found if c.calibrator is None and c.method not in ("baseline", FROZEN_PROBE)]
     if base and others:
         other = min(others, key=lambda c: c.nll)
-        difference, margin = other.minus(base)
-        effect = "made no clear difference" if abs(difference) <= margin else "helped" if difference < 0 else "hurt"
-        numbers = [f"NLL {other.nll:.3f} instead of {base.nll:.3f}"] if abs(difference) >= 0.0005 else []
+        numbers = [f"NLL {other.nll:.3f} instead of {base.nll:.3f}"] if abs(other.nll - base.nll) >= 0.0005 else []
         if (change := f"{100 * (other.accuracy - base.accuracy):+.1f}") not in ("+0.0", "-0.0"):
             numbers.append(f"accuracy {change} points")
         shown = f": {', '.join(numbers)} on the {rows} rows" if numbers else f" on the {rows} rows"
-        yield f"Without temperature, {other.method} {effect} compared with {base.method}{shown}."
+        both = [c for method in (other.method, base.method) for c in found if c.method == method and c.calibrator]
+        effects = [pair[0].effect(pair[1]) for pair in ((other, base), both) if len(pair) == 2]
+        start = "With or without" if effects[0] == effects[-1] and both[1:] else "Without"
+        sentence = f"{start} temperature, {other.method} {effects[0]} compared with {base.method}{shown}"
+        if effects[0] != effects[-1]:
+            sentence += f"; with temperature, it {effects[-1]} (NLL {both[0].nll:.3f} and {both[1].nll:.3f})"
+        yield f"{sentence}."
 
 
 def _frozen_probe(found: Sequence[Candidate], chosen: Candidate) -> Iterator[str]:
@@ -312,13 +329,18 @@ def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
 
 def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test: int | None) -> Iterator[str]:
     """Reasons why numbers are weak: few rows, missing classes, temperatures at their bound."""
-    few = [plural(known.n_rows, f"{rows} row")] if known.n_rows < FEW_ROWS else []
+    few, wanted = list[str](), list[str]()
+    if known.n_rows < FEW_ROWS:
+        few.append(plural(known.n_rows, f"{rows} row"))
+        option = "calibration" if rows == "calibration" else "train"
+        wanted.append(f"{FEW_ROWS} {'calibration' if rows == 'calibration' else 'training'} rows (--{option} FILE)")
     harm = "; other rows may lead to another recommendation, and calibrators fitted on them may do harm" if few else ""
     if n_test is not None and n_test < 10 * N_BINS:
         few.append(plural(n_test, "test row"))
+        wanted.append(f"{10 * N_BINS} test rows (--test FILE)")
         harm += f"; calibration errors (ECE) are mostly chance on fewer than {10 * N_BINS} test rows"
     if few:
-        yield f"Only {' and '.join(few)}{harm}."
+        yield f"Only {' and '.join(few)}{harm}. Give at least {' and '.join(wanted)}."
     seen = set(known.labels.tolist())
     missing = [name for index, name in enumerate(known.label_names) if index not in seen]
     if missing:
