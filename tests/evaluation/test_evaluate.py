@@ -143,7 +143,7 @@ def test_the_verdict_names_significant_differences_between_models(both):
 
 def test_the_verdict_does_not_ask_for_a_calibrator_if_a_calibrated_model_is_evaluated_too(both):
     (sentence,) = ebmcal.evaluate({"base": both["base"]}, **QUICK).verdicts()
-    assert sentence.endswith("`ebmcal calibrate --predictions OTHER_ROWS --apply FILE --output CALIBRATED`.")
+    assert sentence.endswith("`ebmcal calibrate --predictions OTHER_ROWS --apply FILE --output calibrated.csv`.")
     calibrator = ebmcal.TemperatureScaling().fit_predictions(make_predictions(seed=1, scale=3.0, prefix="cal"))
     named = {"base + temperature": calibrator.apply(both["base"]), "base": both["base"]}
     _, sentence = ebmcal.evaluate(named, **QUICK).verdicts()

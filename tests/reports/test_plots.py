@@ -93,6 +93,31 @@ def test_confusion_matrix_counts_every_pair_once():
     assert max(numbers) == max(((rows.labels == i) & (rows.predicted == j)).sum() for i in range(3) for j in range(3))
 
 
+def test_long_names_of_labels_are_beside_the_confusion_matrix_and_numbered_below():
+    names = tuple(f"card_payment_{end}" for end in ("fee_charged", "not_recognised_after_a_very_long_time", "declined"))
+    ax = plots.confusion_matrix(make_predictions(200, 2.0, label_names=names))
+    rows, columns = ([t.get_text() for t in labels] for labels in (ax.get_yticklabels(), ax.get_xticklabels()))
+    assert rows[0] == "card_payment_fee_charged  1"
+    assert rows[1] == "card_payment_not_…a_very_long_time  2", "the ends of names differ"
+    assert columns == ["1", "2", "3"]
+
+
+def test_panels_of_a_picture_are_figures_of_their_own():
+    panels = [lambda ax: plots.line_plot([plots.Series("a", np.arange(3), np.arange(3))], ax)] * 2
+    picture = plots.draw("key", "title", "", *panels)
+    assert picture.svg.count("<svg") == picture.panels == 2
+    ids = re.findall(r' id="(\w+)"', picture.svg)
+    assert len(ids) == len(set(ids))
+
+
+def test_the_legend_is_above_the_energies():
+    rows = {name: make_predictions(200, 2.0, seed) for seed, name in enumerate(("test", "noise", "OOD: other"))}
+    ax = plots.energy_histograms(rows)
+    ax.figure.draw_without_rendering()
+    bottom = ax.transData.inverted().transform(ax.get_legend().get_window_extent())[0, 1]
+    assert max(max(shares) for shares in energy_histogram(rows)["shares"].values()) < bottom
+
+
 def test_series_take_entries_with_the_key_in_the_order_of_steps():
     history = [{"step": 2, "eval_nll": 1.0}, {"step": 1, "eval_nll": 3.0}, {"step": 3, "loss": 0.0}]
     history += [{"step": 4, "eval_nll": float("nan")}, {"step": 5, "eval_nll": None}, {"eval_nll": 1.0}]

@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 
 import ebmcal
+from ebmcal.calibration import make_calibrator
 from ebmcal.errors import EbmcalError
 from ebmcal.evaluation import evaluate_trials
 from ebmcal.predictions import Predictions
 from ebmcal.reports import report_text, write_evaluation_report, write_report
 from ebmcal.reports.page import Picture
-from ebmcal.reports.report import confidence_verdict
+from ebmcal.reports.report import _reliability, confidence_verdict
+from ebmcal.reports.run_data import find_focus, read_run
 from ebmcal.run_dir import RunDir, Trial
 from ebmcal.storage import write_json
 from synthetic_run import HOSTILE_TEXTS, LABELS, METHODS, make_predictions, make_run
@@ -25,7 +27,7 @@ from synthetic_run import HOSTILE_TEXTS, LABELS, METHODS, make_predictions, make
 class Page(HTMLParser):
     """The tags, ids and texts of a page; raises if tags are not balanced."""
 
-    VOID = ("meta", "br", "hr", "use", "path")
+    VOID = ("meta", "br", "wbr", "hr", "use", "path")
 
     def __init__(self, text):
         super().__init__()
@@ -114,12 +116,56 @@ def test_first_screen_says_what_how_good_and_what_to_do(finished):
         "Recommended model", "hidden + temperature (dev)", f"{right.mean():.1%}", f"{right.sum()} of 400 test texts",
         "Average confidence", "When it is at least 90% sure", "Use hidden + temperature (dev) <now>.",
         f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "decided on 400 calibration rows",
-        "come from test rows", "Temperature (T): one number that makes", "Check 14 training rows",
+        "come from test rows", "temperature: one number (T) that makes", "14 training rows whose labels may be wrong",
+        "baseline: finetuned in the usual way", "hidden: finetuned to tell", "dev: fitted on calibration rows",
         "Trained on 1,000 texts. Tested on 400 texts.", "mean of 2 seeds",
     ):  # fmt: skip
         assert part in first, part
     assert 'href="#label-issues"' in first
-    assert "Cross-fit" not in first, "only words that are used are explained"
+    assert "cross-fit:" not in first, "only words that are used are explained"
+    sure = np.flatnonzero(calibrated_test(run).confidence >= 0.9)
+    assert re.search(rf"\d+ of {len(sure)} texts with this confidence, \d+% of all \(95% interval", first)
+
+
+def calibrated_test(run):
+    trial = RunDir(run)
+    rows = {split: Predictions.read(trial.predictions(Trial("hidden", 1), split)) for split in ("calibration", "test")}
+    return make_calibrator("temperature").fit_predictions(rows["calibration"]).apply(rows["test"])
+
+
+def test_few_confident_texts_have_no_box(run):
+    make_predictions(100, 3.0).write(RunDir(run).predictions(Trial("hidden", 1), "test"))
+    assert "When it is at least" in page_of(run)[0]
+    make_predictions(29, 3.0).write(RunDir(run).predictions(Trial("hidden", 1), "test"))
+    assert "When it is at least" not in page_of(run)[0]
+
+
+def test_findings_and_actions_have_headings_of_their_own(run):
+    results = json.loads((run / "results.json").read_text())
+    results["advice"]["sentences"] = [
+        "Use hidden.",
+        "hidden is fine; NLL 0.3.",
+        "Only 9 rows. Give more (--test FILE).",
+    ]
+    (run / "results.json").write_text(json.dumps(results))
+    todo, found = visible(page_of(run)[0]).split("What to do")[1].split("What was found")
+    assert "Use hidden." in todo
+    assert "Give more" in todo
+    assert "hidden is fine" not in todo
+    assert "hidden is fine" in found
+    assert "NLL: negative log-likelihood" in found
+
+
+def test_a_temperature_that_is_not_recommended_is_shown_with_the_reason(run):
+    results = json.loads((run / "results.json").read_text())
+    results["recommended"] = {"trial": "hidden-seed1", "calibrator": None}
+    nll = {None: 0.31, "temperature (dev)": 0.32}
+    results["advice"]["evidence"] = [{"model": "hidden", "calibrator": c, "nll": v} for c, v in nll.items()]
+    (run / "results.json").write_text(json.dumps(results))
+    data = read_run(run)
+    text, block, _ = _reliability(data, find_focus(data))
+    assert "A temperature is not recommended: the NLL on the calibration rows is 0.32 with it, 0.31 without." in text
+    assert len(block.content) == 2
 
 
 def test_visible_part_has_reliability_comparison_errors_and_label_issues(finished):
@@ -144,9 +190,12 @@ def test_collapsed_sections_have_every_figure_of_the_paper(finished):
     models = section(text, "Reliability of every model")
     assert "baseline, ECE top-label" in models
     assert "hidden, ECE top-label" in models
-    assert "Risk and coverage: by confidence, by energy" in models
+    assert "by confidence</text>" in models
+    assert "by energy</text>" in models
+    chosen = section(text, "Every model and metric")
+    assert re.search(r'<tr class="recommended [^>]*>\s*<th[^>]*>hidden \(seed 1\) \+ temperature \(dev\)', chosen)
     energies = section(text, "Energies")
-    assert energies.count("rank correlation") == 2
+    assert energies.count(">rank correlation") == 2
     assert "right</text>" in energies, "the points are labelled test texts"
     assert "no label</text>" not in energies
     assert "OOD: reviews" in energies
@@ -273,7 +322,8 @@ def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
     text, _ = page_of(run)
     assert "calibrated on out-of-fold rows" in text
     assert "out-of-fold rows of this run are training texts, and the command refuses them" in visible(text)
-    assert "training rows, predicted by models trained without them" in text
+    assert "hidden (seed 1): training rows, predicted by models trained without them" in text
+    assert "The calibrator was fitted on these rows" in text
 
 
 @pytest.mark.parametrize("scale", [1e-4, 1.0, 1e6])
@@ -324,6 +374,19 @@ def test_evaluation_reports(tmp_path):
     assert "mine <b> + temperature" in page.texts
     assert "before calibration, ECE top-label" in visible(text)
     assert "mine &lt;b&gt; is overconfident by" in visible(text)
+
+
+def test_the_report_of_a_calibrated_file_names_the_rows_and_the_command(tmp_path):
+    test, fit = tmp_path / "test.csv", tmp_path / "fit.csv"
+    make_predictions(250, 3.0).write(test)
+    make_predictions(400, 3.0, 9).write(fit)
+    evaluation = ebmcal.evaluate({"theirs": str(test)}, n_resamples=20, fit={"theirs": str(fit)})
+    text = html.unescape(visible(write_evaluation_report(evaluation, tmp_path / "e.html").read_text("utf-8")))
+    assert f"calibrated on 400 rows of {fit}" in text
+    assert "first of" not in text
+    assert f"<code>ebmcal calibrate --predictions {fit} --apply {test} --output calibrated.csv</code>" in text
+    assert "theirs + temperature has significantly better probabilities than theirs" in text
+    assert "`" not in text.split("What to do")[1]
 
 
 def test_the_report_of_many_files_has_six_verdicts_those_to_calibrate_first(tmp_path):

@@ -1,6 +1,7 @@
 """Tables: rows over seeds, best marks, every output format, the published numbers, error analysis, examples."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -118,7 +119,7 @@ def test_short_tables_leave_out_ensembles_and_the_probe_is_last():
 def test_single_models_show_what_a_calibrator_learned(note):
     rows = make_results({("a", 1, None): HIDDEN}) + make_results({("a", 1, "temperature (dev)"): HIDDEN}, note=note)
     table = tables.seed_table(make_evaluation(rows))
-    assert column(table, "Fitted") == ["–", "T = 1.5"]
+    assert column(table, "Fitted") == ["–", "T\u00a0=\u00a01.5"], "on one line"
 
 
 def test_unequal_numbers_of_seeds_have_a_column():
@@ -158,7 +159,7 @@ def test_detection_is_averaged_over_seeds():
     row = {"method": "hidden", "score": "max_prob", "fpr95": 0.2}
     rows = [row | {"seed": s, "texts": t, "auroc": 0.8 + s / 100} for s in (1, 2) for t in ("noise", "ood_books")]
     table = tables.detection_table(make_evaluation([], (), rows))
-    assert table.columns == ["Texts", "Model", "max prob"]
+    assert table.columns == ["Texts", "Model", "largest probability"]
     assert [cell.full for cell in table.cells()[1]] == ["books", "hidden", "0.815 FPR 0.20"]
 
 
@@ -298,3 +299,26 @@ def test_terminal_takes_markup_as_text():
 def test_other_metrics_are_shown_if_the_headline_is_incomplete():
     rows = make_results({("a", None, None): {"aurc": 0.1, "aurc_by_energy": 0.2, "my_score": 3.0}})
     assert tables.summary_table(make_evaluation(rows)).columns == ["Model", "AURC", "AURC by energy", "My score"]
+
+
+def test_no_value_is_best_without_a_significant_difference():
+    rows = make_results({("a", 1, None): HIDDEN, ("b", 1, None): BASELINE})
+    tests = [
+        {"model": "b", "reference": "a", "test_set": "test", "metric": "nll", "p_adjusted": p} for p in (0.9, 0.01)
+    ]
+    marked = [tables.summary_table(make_evaluation(rows, [test])) for test in tests]
+    assert [any(row[4].is_best for row in table.cells()) for table in marked] == [False, True]
+
+
+def test_arrows_stay_if_rows_are_too_few_to_compare():
+    rows = make_results({("a", 1, None): HIDDEN, ("b", 1, None): BASELINE})
+    table = tables.summary_table(replace(make_evaluation(rows), meta={"not_compared": "24 rows are too few."}))
+    assert table.better["NLL"] == -1
+    assert not any(cell.is_best for row in table.cells() for cell in row)
+
+
+def test_columns_of_texts_are_wider_than_those_of_labels():
+    frame = pd.DataFrame(
+        {"Text": ["a longer text " * 9], "Label": ["0"], "Name": ["transfer_not_received_by_recipient"]}
+    )
+    assert [Table(frame).min_width(i) for i in range(3)] == [30, 1, 9]

@@ -116,7 +116,7 @@ def test_tables_page_and_json(result, tmp_path):
     assert tests.headings == ["Test", "Kind", "Strength", "Cases", "Failed baseline", "Failed hidden"]
     assert max(map(len, str(result).splitlines())) <= 100
     html = result.report(tmp_path / "robustness.html").read_text(encoding="utf-8")
-    assert html.count("<svg") == 6  # random tokens, truncation and loud, with two pictures each
+    assert html.count("<figure") == 6  # random tokens, truncation and loud, with two pictures each
     assert "<i>rows" not in html
     assert "<b>" not in html
     assert "zebra" in html

@@ -19,13 +19,14 @@ import numpy as np
 from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
 from ebmcal.calibration.leakage import check_two_classes
-from ebmcal.errors import EbmcalError, RowError, error_context, unknown_name
+from ebmcal.errors import EbmcalError, RowError, error_context, plural, unknown_name
 from ebmcal.evaluation.results import (
     TODO,
     Estimates,
     Evaluation,
     Record,
     Settings,
+    calibrate_command,
     comparison_records,
     detection_records,
     differences,
@@ -112,20 +113,30 @@ def evaluate(
     if reference not in named:
         raise unknown_name("reference", reference, named)
     named = _match_rows(named, reference) if paired else named
-    fitting, outside = (_read_partners(named, given, o, normalize) for given, o in ((fit, "fit"), (ood, "ood")))
+    fit_sources, ood_sources = (_partners(named, given, o) for given, o in ((fit, "fit"), (ood, "ood")))
+    fitting, outside = (
+        {
+            name: _read(s, f"{o} of {name}", named[name], normalize=normalize, labels_required=o == "fit")
+            for name, s in sources.items()
+        }
+        for o, sources in (("fit", fit_sources), ("ood", ood_sources))
+    )
     _check_fit(named, fitting)
     if ensemble:
         _add_ensemble(named if paired else {}, fitting, outside)
     found, versions, verdicts = list[Estimates](), dict[str, Predictions](), []
     # The test rows of a run come with its calibrated model.
-    todo = {"todo": ""} if any("calibrator" in rows.meta for rows in named.values()) else {}
+    is_run = any("calibrator" in rows.meta for rows in named.values())
+    given = name_sources(predictions)
     with make_reporter(progress).stage("evaluating", len(named)) as advance:
         for name, rows in named.items():
             calibrated = _calibrate(rows, fitting[name], calibrators, name) if name in fitting else {}
             own = [_estimate(name, None, rows, settings)]
             own += [_estimate(name, spec, changed, settings) for spec, changed in calibrated.items()]
             zeros = zero_probabilities(name, rows) if "nll" in own[0].by_metric else ""
-            verdicts.append(verdict(name, rows, own[0], calibrated, **todo) + zeros)
+            files = _paths({"file": given.get(name), "fit": fit_sources.get(name)})
+            command = None if is_run and not calibrated else calibrate_command(**files)
+            verdicts.append(verdict(name, rows, own[0], calibrated, command) + zeros)
             versions |= dict(zip((one.name for one in own), (rows, *calibrated.values()), strict=True))
             found += own
             advance()
@@ -144,7 +155,18 @@ def evaluate(
     }
     meta = {**settings.meta, "label_names": list(next(iter(named.values())).label_names)}
     meta |= {"shown_metrics": list(metrics or HEADLINE_METRICS), "verdicts": verdicts, **not_compared(pairs)}
+    if fitting:
+        files = _paths(fit_sources)
+        meta["fitted_on"] = {
+            name: f"{plural(len(rows), 'row')} of {files[name]}" if name in files else plural(len(rows), "other row")
+            for name, rows in fitting.items()
+        }
     return Evaluation.from_records(frames, meta=meta, predictions=versions)
+
+
+def _paths(sources: Mapping[str, Any]) -> dict[str, str]:
+    """The sources that are files."""
+    return {name: os.fspath(source) for name, source in sources.items() if isinstance(source, str | os.PathLike)}
 
 
 def _settings(metrics: Sequence[str] | None, n_bins: int, n_resamples: int, seed: int) -> Settings:
@@ -267,10 +289,8 @@ def _check_classes(named: Mapping[str, Predictions], reference: str) -> None:
             )
 
 
-def _read_partners(
-    named: Mapping[str, Predictions], given: Sources | None, option: str, normalize: bool
-) -> dict[str, Predictions]:
-    """The predictions of `fit` or `ood` that belong to each of the evaluated ones: by name, place, or one for all."""
+def _partners(named: Mapping[str, Predictions], given: Sources | None, option: str) -> dict[str, Source]:
+    """What belongs to each of the evaluated predictions in `fit` or `ood`: by name, place, or one for all."""
     if given is None:
         return {}
     pairs = _name_pairs(given)
@@ -290,8 +310,7 @@ def _read_partners(
         sources = dict(zip(named, [source for _, source in pairs] * (len(named) // len(pairs)), strict=True))
     for name in sources.keys() - named.keys():
         raise unknown_name(f"name in {option}", name, named)
-    options = {"normalize": normalize, "labels_required": option == "fit"}
-    return {name: _read(source, f"{option} of {name}", named[name], **options) for name, source in sources.items()}
+    return sources
 
 
 def _make_calibrators(given: Any, fit: Any) -> dict[str, Calibrator]:
@@ -356,7 +375,8 @@ def _evaluate_multilabel(
         seed=settings.seed, paired=False, calibrator=wanted or None, progress=progress,
         fit=fitting if partners else None,
     )  # fmt: skip
-    verdicts = [sentence.replace(TODO, _TODO_LABELS) for sentence in found.verdicts()]
+    command = calibrate_command()  # for one label per text
+    verdicts = [s.replace(TODO.format(command), _TODO_LABELS).replace(f": {command}", "") for s in found.verdicts()]
     document = found.to_json() | {"shown_metrics": list(metrics or LABEL_METRICS[:5]), "verdicts": verdicts}
     document["results"] += [mean for name in named for mean in _means_over_labels(found, f"{name}: ")]
     return replace(Evaluation.from_json(document), predictions=found.predictions)

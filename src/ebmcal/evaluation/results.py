@@ -5,6 +5,7 @@ Metrics of one model, calibrator and test set are `Estimates`; they become recor
 
 import contextlib
 import math
+import shlex
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -284,11 +285,14 @@ def _detection_scores(*both: Predictions) -> dict[str, list[np.ndarray]]:
     return scores | {name: [-ours[name], -theirs[name]] for name in ours if name in theirs}
 
 
+def calibrate_command(file: str = "FILE", fit: str = "OTHER_ROWS") -> str:
+    """The command that calibrates a file of predictions, between backticks."""
+    paths = " ".join(f"{option} {shlex.quote(path)}" for option, path in (("--predictions", fit), ("--apply", file)))
+    return f"`ebmcal calibrate {paths} --output calibrated.csv`"
+
+
 #: What to do about miscalibration, after a space.
-TODO = (
-    " Calibrate it on other labelled rows: "
-    "`ebmcal calibrate --predictions OTHER_ROWS --apply FILE --output CALIBRATED`."
-)
+TODO = " Calibrate it on other labelled rows: {}."
 
 
 def verdict(
@@ -296,9 +300,9 @@ def verdict(
     plain: Predictions,
     found: Estimates,
     calibrated: Mapping[str, Predictions],
-    todo: str = TODO,
+    command: str | None = None,
 ) -> str:
-    """Whether a model is over- or underconfident on its labelled rows, by how much, and what to do."""
+    """Whether a model is over- or underconfident on its labelled rows, by how much, and what to do: the command."""
     known = plain.labelled()
     gap = confidence_gap(known.labels, known.probs)
     sentence = gap.describe(name)
@@ -313,9 +317,10 @@ def verdict(
     for calibrator, rows in calibrated.items():
         known = rows.labelled()
         after = confidence_gap(known.labels, known.probs)
-        more = " Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
-        return f"{sentence} {after.describe(f'{name} + {calibrator}')}{more}"
-    return sentence + todo
+        more = "Calibrate it on more rows, or on rows that resemble these more." if after.verdict else ""
+        more = more or f"Use the calibrated probabilities: {command}."
+        return f"{sentence} {after.describe(f'{name} + {calibrator}')} {more}"
+    return sentence + (TODO.format(command) if command else "")
 
 
 def zero_probabilities(name: str, rows: Predictions) -> str:

@@ -158,8 +158,7 @@ def _write_picture(folder: Path, subject: Subject | None, calibrator: str) -> st
         return None
     from matplotlib.figure import Figure
 
-    fitted = (subject.calibrated(f"{calibrator} ({source})", test) for source in ("cross-fit", "dev"))
-    after = next((rows for rows in fitted if rows is not None), None)
+    after = subject.first_calibrated(calibrator)
     shown = {"as trained": test, **({} if after is None else {f"with {calibrator}": after})}
     figure = Figure(figsize=(4.5 * len(shown), 4.8))
     for ax, (name, rows) in zip(figure.subplots(1, len(shown), squeeze=False)[0], shown.items(), strict=True):

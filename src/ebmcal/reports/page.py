@@ -75,6 +75,7 @@ class Table:
     sections: Sequence[str] = ()  # one per row; a rule separates rows of different sections
     recommended: int | None = None  # position of the highlighted row
     unranked: frozenset[int] = frozenset()  # rows that are never marked best
+    tied: frozenset[Any] = frozenset()  # columns without a best value
     kind: ClassVar[str] = "table"  # as of a `Block`
 
     def __len__(self) -> int:
@@ -96,6 +97,12 @@ class Table:
 
     def is_numeric(self, index: int) -> bool:
         return any(_number(value) is not None for value in self.frame.iloc[:, index])
+
+    def min_width(self, index: int) -> int:
+        """Characters of a column of words that stand side by side even on a narrow screen."""
+        texts = [str(value) for value in self.frame.iloc[:, index]]
+        words = [word for text in texts for word in re.split(r"\s|(?<=[_-])", text)]
+        return 30 if max(map(len, texts), default=0) > 60 else min(max(map(len, words), default=0), 16)
 
     def ends_section(self, row: int) -> bool:
         """Whether a rule follows this row."""
@@ -187,7 +194,7 @@ class Table:
             if column in self.better and i not in self.unranked and _number(value) is not None
         }
         best = None
-        if len(set(shown.values())) > 1:
+        if len(set(shown.values())) > 1 and column not in self.tied:
             best = max(shown.values(), key=lambda value: value * self.better[column])
         has_extra = self.extra is not None and column in self.extra.columns
         extras = list(self.extra[column]) if self.extra is not None and has_extra else [""] * len(values)

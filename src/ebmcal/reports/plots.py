@@ -37,15 +37,16 @@ _NOT_TERMS = ("step", "epoch", "loss", "grad_norm", "learning_rate", "energy_", 
 CAPTIONS = {
     "reliability": "Bars: how often the model is right at each level of confidence, with 95% intervals. The bars of a "
     "calibrated model end on the dashed diagonal. The hatched part is the difference between confidence and accuracy: "
-    "above the bar the model is overconfident. Below: how many texts have that confidence; dotted line: mean "
-    "confidence, solid line: accuracy.",
-    "confusion": "Rows: true label. Columns: predicted label. Blue: right. Orange: mistaken. Numbers are test texts.",
+    "above the bar the model is overconfident, inside it underconfident. Below: how many texts have that confidence; "
+    "dotted line: mean confidence, solid line: accuracy.",
+    "confusion": "Rows: true label. Columns: predicted label, by its number if names are long. Blue: right. Orange: "
+    "mistaken. Numbers in cells are test texts.",
     "labels": "Of the texts that get this probability of the label, how many have it. The class-wise ECE averages the "
     "differences over labels.",
     "risk": "If only the texts with the highest confidence (or lowest energy) were answered: the share of errors among "
     "them. Lower is better; the right end is the error rate on all texts.",
-    "energy": "Left: energies of the test texts, and of noise and OOD texts if there are any. The less they overlap, "
-    "the better. Right: one point per text. If the energy works as the paper describes, texts of higher energy also "
+    "energy": "Bars: energies of the test texts, and of noise and OOD texts if there are any. The less they overlap, "
+    "the better. Points: one per text. If the energy works as the paper describes, texts of higher energy also "
     "get a less certain answer: the points rise to the right.",
     "over_steps": "Calibration error at each evaluation during training; lower is better.",
     "tradeoff": "One point per evaluation during training, the last one ringed. Right: more accurate. Down: better "
@@ -64,10 +65,9 @@ VARIABLES = {
     VERMILLION: "vermillion", PURPLE: "purple", SKY: "sky",
 }  # fmt: skip
 
-# Layout of a figure in inches: size of a panel, margins around its axes, panels per row.
+# Layout of a panel in inches: its size, margins around its axes.
 PANEL = (4.4, 3.2)
 LEFT, RIGHT, BOTTOM, TITLED, UNTITLED = 0.74, 0.16, 0.46, 0.32, 0.08
-PER_ROW = 3
 
 _QUARTERS = (0, 0.25, 0.5, 0.75, 1)
 NO_LABELS, NO_ENERGIES = "No row has a label.", "These predictions have no energies."
@@ -113,8 +113,8 @@ def safe_label(text: str, longest: int = 28) -> str:
     ('a \\\\$b\\\\$ c', ' _x', 28)
     """
     text = " ".join("".join(c if c.isprintable() else " " for c in text).split())
-    if len(text) > longest:
-        text = text[: longest - 1] + "…"
+    if len(text) > longest:  # in the middle: names often share their beginning
+        text = f"{text[: longest // 2]}…{text[longest // 2 - longest + 1 :]}"
     # matplotlib omits labels that start with an underscore from legends.
     return (" " if text.startswith("_") else "") + text.replace("$", r"\$")
 
@@ -167,25 +167,25 @@ def draw(
     below: float = 0.0,
     left: float = LEFT,
 ) -> Picture:
-    """A picture with one axes per panel, three to a row. A panel is a function that draws on the axes it gets.
+    """A picture with one figure per panel, side by side where there is room. A panel draws on the axes it gets.
 
     `key` is unique on a page; `below` and `left` are extra or other room around the axes, in inches.
     """
     from matplotlib.figure import Figure
 
-    across, down = min(len(panels), PER_ROW), math.ceil(len(panels) / PER_ROW)
-    width, height = size[0] * across, size[1] * down
-    figure = Figure(figsize=(width, height))
-    axes = figure.subplots(down, across, squeeze=False).flatten()
-    for panel, ax in itertools.zip_longest(panels, axes):
-        panel(ax) if panel else ax.set_axis_off()
-    top = TITLED if any(ax.get_title(loc="left") for ax in axes) else UNTITLED
-    for index, ax in enumerate(axes):  # a layout engine would draw every figure twice
-        row, column = divmod(index, across)
-        x, y = size[0] * column + left, size[1] * (down - 1 - row) + BOTTOM + below
-        inner = size[0] - left - RIGHT, size[1] - BOTTOM - below - top
-        ax.set_position((x / width, y / height, inner[0] / width, inner[1] / height))
-    return Picture(title, to_svg(figure, key, title), caption, across)
+    figures = [Figure(figsize=size) for _ in panels]
+    axes = [figure.subplots() for figure in figures]
+    for panel, ax in zip(panels, axes, strict=True):
+        panel(ax)
+    names = [ax.get_title(loc="left") for ax in axes]
+    top = TITLED if any(names) else UNTITLED
+    inner = size[0] - left - RIGHT, size[1] - BOTTOM - below - top
+    svgs = []
+    for number, (figure, ax, name) in enumerate(zip(figures, axes, names, strict=True)):
+        # A layout engine would draw every figure twice.
+        ax.set_position((left / size[0], (BOTTOM + below) / size[1], inner[0] / size[0], inner[1] / size[1]))
+        svgs.append(to_svg(figure, f"{key}-{number}", ": ".join(filter(None, (title, name)))))
+    return Picture(title, "".join(svgs), caption, len(panels))
 
 
 def to_svg(figure: "Figure", key: str, description: str = "") -> str:
@@ -285,7 +285,7 @@ def _confidence_histogram(ax: "Axes", forecast: np.ndarray, is_true: np.ndarray,
 def confusion_matrix(predictions: Predictions, ax: "Axes | None" = None) -> "Axes":
     """True labels (rows) against predicted labels (columns): counts, shaded by the share of the row.
 
-    Correct predictions are blue, errors vermillion.
+    Correct predictions are blue, errors vermillion. If names are long, columns have the numbers of the rows.
 
         confusion_matrix(predictions).figure.savefig("confusion.png")
     """
@@ -300,22 +300,27 @@ def confusion_matrix(predictions: Predictions, ax: "Axes | None" = None) -> "Axe
     ax.grid(False)
     for true, predicted in np.argwhere(counts > 0):
         color = BLUE if true == predicted else VERMILLION
-        alpha = 0.08 + 0.5 * shares[true, predicted]
+        alpha = 0.15 + 0.45 * shares[true, predicted]
         ax.bar(predicted, 0.96, 0.96, bottom=true - 0.48, color=color, alpha=alpha, linewidth=0)
         text: dict[str, Any] = {"ha": "center", "va": "center", "fontsize": 9 if n <= 6 else 7, "color": INK}
         ax.text(predicted, true, f"{counts[true, predicted]:,}", **text)
-    names = [safe_label(name, 14) for name in rows.label_names]
+    names = matrix_names(rows.label_names)
+    is_numbered = has_long_names(rows.label_names)
     ax.set(xlim=(-0.5, n - 0.5), ylim=(n - 0.5, -0.5))
-    turned: dict[str, Any] = {"rotation": 35, "ha": "right", "rotation_mode": "anchor"}
-    ax.set_xticks(range(n), names, **(turned if has_long_names(rows.label_names) else {}))
-    ax.set_yticks(range(n), names)
+    ax.set_xticks(range(n), [str(i + 1) for i in range(n)] if is_numbered else names)
+    ax.set_yticks(range(n), [f"{name}  {i + 1}" for i, name in enumerate(names)] if is_numbered else names)
     ax.tick_params(length=0)
     return ax
 
 
+def matrix_names(names: Sequence[str]) -> list[str]:
+    """The names of labels beside a confusion matrix."""
+    return [safe_label(name, 34) for name in names]
+
+
 def has_long_names(names: Sequence[str]) -> bool:
-    """Whether the names of labels under a confusion matrix must be turned."""
-    return len(names) * max(len(safe_label(name, 14)) for name in names) > 42
+    """Whether the names of labels do not fit under a confusion matrix."""
+    return len(names) * max(map(len, matrix_names(names))) > 42
 
 
 class Series(NamedTuple):
@@ -397,10 +402,10 @@ def loss_terms(history: History) -> dict[str, str]:
     """The terms of the loss in a history: key → name.
 
     >>> loss_terms([{"step": 1, "loss": 1.2, "cross_entropy": 0.7, "nce_data": 0.5, "energy_data": -1.0}])
-    {'cross_entropy': 'cross entropy', 'nce_data': 'nce data'}
+    {'cross_entropy': 'cross entropy', 'nce_data': 'NCE, data'}
     """
     keys = dict.fromkeys(key for entry in history if "loss" in entry for key in entry)
-    return {key: key.replace("_", " ") for key in keys if not key.startswith(_NOT_TERMS)}
+    return {key: re.sub("^nce ", "NCE, ", key.replace("_", " ")) for key in keys if not key.startswith(_NOT_TERMS)}
 
 
 def history_terms(
@@ -427,7 +432,8 @@ def risk_coverage_curves(
         curve = metrics.risk_coverage(rows.labels, probs=rows.probs, scores=scores)
         kept = np.unique(np.linspace(0, len(curve.coverage) - 1, min(most, len(curve.coverage))).round().astype(int))
         found.append(Series(name, curve.coverage[kept], curve.risk[kept]))
-    ax = line_plot(found, ax, x="coverage: share of texts answered", y="risk: share of errors", markers=False)
+    axes = {"x": "coverage: share of texts answered", "y": "risk: share of errors"}
+    ax = line_plot(found, ax, title=f"by {'energy' if by_energy else 'confidence'}", **axes, markers=False)
     if found:
         ax.set(xlim=(0, 1.01), ylim=(0, None))
     return ax
@@ -468,7 +474,9 @@ def energy_histograms(named: Mapping[str, Predictions], ax: "Axes | None" = None
         look: dict[str, Any] = {"edgecolor": style.color, "linestyle": style.dash, "hatch": style.hatch}
         look |= {"fill": bool(style.hatch), "facecolor": "none", "linewidth": 1.5, "label": safe_label(name)}
         ax.stairs(found["shares"][name], found["edges"], **look)
-    add_legend(ax)
+    # Room for the legend above the highest bar.
+    ax.set_ylim(0, max(map(max, found["shares"].values())) / max(0.5, 0.96 - 0.08 * len(found["shares"])))
+    add_legend(ax, loc="upper right")
     return ax
 
 

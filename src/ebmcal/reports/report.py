@@ -6,6 +6,7 @@ sections follow: all results, every model, energies, training, noise, data and s
 
 import contextlib
 import json
+import re
 import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -17,7 +18,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ebmcal.advice import confidence_gap, shorten
+from ebmcal.advice import confidence_gap, is_action, shorten
 from ebmcal.data import audit_messages
 from ebmcal.errors import plural, unknown_name
 from ebmcal.metrics.calibration import wilson
@@ -32,18 +33,27 @@ from ebmcal.storage import PathLike, read_json
 if TYPE_CHECKING:
     from ebmcal.evaluation import Evaluation
 
-#: Levels of confidence for the first screen: the first one that at least a tenth of the texts reach.
-LEVELS = (0.9, 0.8, 0.7, 0.6)
+#: Levels of confidence for the first screen: the first one that at least a tenth and this many of the texts reach.
+LEVELS, LEAST_SURE = (0.9, 0.8, 0.7, 0.6), 30
 
 #: Labels of a confusion matrix at most (above that, the most frequent confusions are listed), and of the diagrams.
 MOST_MATRIX_LABELS, MOST_DIAGRAMS = 12, 6
 
-#: Words of the first screen that need an explanation.
+#: Words of the first screen (regular expressions) that need an explanation.
 GLOSSARY = {
-    "temperature": "Temperature (T): one number that makes the probabilities less (above 1) or more (below 1) extreme; "
-    "the labels stay the same.",
-    "out-of-fold": "Out-of-fold rows: training rows, each predicted by a model that was not trained on it.",
-    "cross-fit": "Cross-fit: fitted on out-of-fold rows.",
+    "baseline": "finetuned in the usual way.",
+    "sharp-hidden|hidden|scalar": "finetuned to tell your texts from generated ones as well, by an energy: a score "
+    "that is low for texts like yours.",
+    "poscal": "finetuned with a penalty on calibration errors.",
+    "frozen-probe": "a logistic regression on the encoder as it is, not finetuned.",
+    "temperature": "one number (T) that makes the probabilities less (above 1) or more (below 1) extreme; the labels "
+    "stay the same.",
+    "out-of-fold": "training rows, each predicted by a model that was not trained on it.",
+    "cross-fit": "fitted on out-of-fold rows.",
+    "dev": "fitted on calibration rows.",
+    "NLL": "negative log-likelihood, how improbable the true labels are for the model; lower is better.",
+    "ECE": "calibration error, the mean difference between confidence and accuracy; lower is better.",
+    "Brier": "mean squared error of the probabilities; lower is better.",
 }
 
 
@@ -92,7 +102,7 @@ def build_page(data: RunData) -> page.Page:
     issues = data.label_issues
     visible: dict[str, Iterator[Part]] = {
         "": _first_screen(data, focus),
-        "Can its confidence be trusted?": _reliability(focus),
+        "Can its confidence be trusted?": _reliability(data, focus),
         "Comparison of models": _comparison(data),
         "Errors": _errors(focus),
         "Label issues": iter([tables.label_issue_table(issues, data.part("audit"))] if issues else []),
@@ -140,18 +150,16 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
         return
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or ()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
-    yield Block("facts", list(_facts(focus, is_useful)), style="chosen" if is_useful else "")
-    found = () if sentences else shorten(data.evaluation.verdicts())
-    todo: list[Any] = sentences or [verdict for verdict in found if "Calibrate it" in verdict]
+    yield Block("facts", list(_facts(data, focus, is_useful)), style="chosen" if is_useful else "")
+    sentences = sentences or list(shorten(data.evaluation.verdicts()))
+    todo: list[Any] = [sentence for sentence in sentences if is_action(sentence)]
     if n := len(data.label_issues):
-        looks = "whose label looks" if n == 1 else "whose labels look"
-        todo = [*todo, (f"Check {plural(n, 'training row')} {looks} wrong.", "label-issues")]
-    for title, items in {"What to do": todo, "Confidence": [v for v in found if v not in todo]}.items():
-        if items and (len(data.subjects) > 1 or title != "Confidence"):  # the boxes describe a single model
+        rows = "training row whose label" if n == 1 else "training rows whose labels"
+        todo.append((f"Check {n:,} {rows} may be wrong.", "label-issues"))
+    found = [sentence for sentence in sentences if not is_action(sentence)]
+    for title, items in {"What to do": todo, "What was found": found}.items():
+        if items:
             yield Block("bullets", items, title)
-    words = " ".join([focus.name, *sentences])
-    if explained := [text for word, text in GLOSSARY.items() if word in words]:
-        yield Block("note", " ".join(explained))
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
         commands = [
@@ -162,26 +170,49 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
         yield Block("commands", commands, "Commands")
     if focus.is_recommended:
         yield Block("note", _where_from(data, focus))
+    methods = [subject.method for subject in data.subjects] if data.root else []
+    words = " ".join([focus.name, *methods, *sentences])
+    if explained := list(_explanations(words)):
+        yield Block("bullets", explained, "Words", style="small")
 
 
-def _facts(focus: Focus, is_useful: bool) -> Iterator[tuple[str, str, str]]:
+def _explanations(text: str) -> Iterator[str]:
+    """The words of a text that are in the glossary, explained."""
+    for pattern, explanation in GLOSSARY.items():
+        if words := dict.fromkeys(re.findall(rf"(?<![\w-])(?:{pattern})(?![\w-])", text)):
+            yield f"{', '.join(words)}: {explanation}"
+
+
+def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, str, str]]:
     rows = focus.rows
     right = rows.predicted == rows.labels
-    low, high = wilson(right.sum(), np.array(len(right)))
     if focus.is_recommended:
         name = "Recommended model" if is_useful else "First choice, but see below"
         yield name, focus.name, _model_detail(focus)
     else:
-        yield "Model", focus.name, "the first of those evaluated"
-    detail = f"{right.sum():,} of {plural(len(right), 'test text')} right (95% interval {low:.1%} to {high:.1%})"
-    yield "Accuracy", f"{right.mean():.1%}", detail
+        fitted = data.evaluation.meta.get("fitted_on", {}).get(focus.subject.name)
+        detail = f"calibrated on {fitted}" if focus.after is not None else "probabilities as given"
+        more = f"; the first of {len(data.subjects)} evaluated" if len(data.subjects) > 1 else ""
+        yield "Model", focus.name, detail + more
+    yield "Accuracy", f"{right.mean():.1%}", f"{_share(right)} test texts right ({_interval(right)})"
     yield "Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows)
-    level = next((level for level in LEVELS if (rows.confidence >= level).mean() >= 0.1), None)
+    least = max(LEAST_SURE, 0.1 * len(rows))
+    level = next((level for level in LEVELS if (rows.confidence >= level).sum() >= least), None)
     if level is not None:
         sure = rows.confidence >= level
-        texts = "test text" if sure.sum() == 1 else f"{sure.sum():,} test texts"
-        detail = f"of the {texts} ({sure.mean():.0%}) answered with confidence {level:.0%} or more"
+        detail = (
+            f"{_share(right[sure])} texts with this confidence, {sure.mean():.0%} of all ({_interval(right[sure])})"
+        )
         yield f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail
+
+
+def _share(right: np.ndarray) -> str:
+    return f"{right.sum():,} of {len(right):,}"
+
+
+def _interval(right: np.ndarray) -> str:
+    low, high = wilson(right.sum(), np.array(len(right)))
+    return f"95% interval {low:.1%} to {high:.1%}"
 
 
 def _model_detail(focus: Focus) -> str:
@@ -224,21 +255,38 @@ def _where_from(data: RunData, focus: Focus) -> str:
     return text
 
 
-def _reliability(focus: Focus | None) -> Iterator[Part]:
+def _reliability(data: RunData, focus: Focus | None) -> Iterator[Part]:
     if focus is None:
         return
     shown = {"as trained" if focus.is_recommended else focus.subject.name: focus.before}
+    reason, scaled = _not_chosen(data, focus), focus.subject.first_calibrated("temperature")
+    if focus.after is None and reason and scaled is not None:
+        shown["with temperature"] = scaled.labelled()
     if focus.after is not None:
         calibrator = (focus.calibrator or "").partition(" (")[0]
         shown = {"before calibration": focus.before, f"after {calibrator}": focus.after}
     yield (
         "A model can be trusted if, of the texts it answers with 80% confidence, 80% are right, and so on for every "
-        f"level. {focus.subject.method} on {plural(focus.before.n_rows, 'test row')}"
-        + (", before and after calibration:" if len(shown) > 1 else ":")
+        f"level.{reason} {focus.subject.method} on {plural(focus.before.n_rows, 'test row')}"
+        + (", before and after calibration:" if focus.after is not None else ":")
     )
     panels = {name: partial(plots.reliability_diagram, rows, name=name) for name, rows in shown.items()}
     yield Block("pictures", [draw(name, "", "", panel, size=(4.6, 4.2), below=0.95) for name, panel in panels.items()])
     yield Block("note", CAPTIONS["reliability"])
+
+
+def _not_chosen(data: RunData, focus: Focus) -> str:
+    """Why the recommended model has no temperature, after a space; empty if it has, or if none could be fitted."""
+    advice = data.part("advice")
+    found = [
+        e for e in advice.get("evidence") or () if isinstance(e, Mapping) and e.get("model") == focus.subject.method
+    ]
+    nll = {e.get("calibrator"): e.get("nll") for e in found}
+    if focus.calibrator or len(nll) != 2 or None not in nll:
+        return ""
+    with_it = next(value for calibrator, value in nll.items() if calibrator)
+    rows = f"{advice.get('rows')} rows"
+    return f" A temperature is not recommended: the NLL on the {rows} is {with_it} with it, {nll[None]} without."
 
 
 def _comparison(data: RunData) -> Iterator[Part]:
@@ -247,13 +295,16 @@ def _comparison(data: RunData) -> Iterator[Part]:
         yield "No model has been evaluated yet."
     elif len(data.evaluation.results[["model", "calibrator", "test_set"]].drop_duplicates()) == 1:
         return  # the table is among all results
-    elif tables.recommended_key(data.evaluation):
-        best = "" if data.evaluation.meta.get("not_compared") else " The best value of each column is bold and shaded."
-        yield f"The recommended model is green.{best}"
-    for name in sets:
+    found = {name: tables.summary_table(data.evaluation, test_set=name) for name in sets}
+    chosen = ["The recommended model is green."] if tables.recommended_key(data.evaluation) else []
+    has_best = any(cell.is_best for table in found.values() for row in table.cells() for cell in row)
+    best = "The best value of a column is bold and shaded; see below which differences are significant."
+    if notes := chosen + [best] * has_best:
+        yield " ".join(notes)
+    for name, table in found.items():
         if len(sets) > 1:
             yield f"Test set {name}:"
-        yield tables.summary_table(data.evaluation, test_set=name)
+        yield table
 
 
 def _errors(focus: Focus | None) -> Iterator[Part]:
@@ -261,12 +312,12 @@ def _errors(focus: Focus | None) -> Iterator[Part]:
         return
     rows = focus.rows
     if rows.n_classes <= MOST_MATRIX_LABELS:
-        side = 2.0 + 0.42 * rows.n_classes
-        below = 0.55 if plots.has_long_names(rows.label_names) else 0.0
-        size, panel = (side + 1.6, side + below), partial(plots.confusion_matrix, rows)
-        matrix = draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, size=size, below=below, left=1.5)
-        yield Block("pictures", [matrix])
-    else:
+        side, longest = 2.0 + 0.42 * rows.n_classes, max(map(len, plots.matrix_names(rows.label_names)))
+        left = max(1.0, 0.4 + 0.066 * (longest + 3))
+        size, panel = (side + left, side), partial(plots.confusion_matrix, rows)
+        matrix = draw("confusion", "Confusion matrix", CAPTIONS["confusion"], panel, size=size, left=left)
+        yield Block("pictures", [matrix], style="scrolled" if rows.n_classes > MOST_DIAGRAMS else "")
+    if rows.n_classes > MOST_DIAGRAMS:  # a large matrix does not fit on narrow screens, and is slow to read
         yield tables.confusion_table(rows)
     yield tables.class_table(rows)
     yield tables.confident_errors(rows)
@@ -301,23 +352,25 @@ def _every_reliability(data: RunData, focus: Focus | None) -> Iterator[Part]:
         before = focus.subject.splits.get("out_of_fold")
         versions = {"out of fold": before, "calibrated": before and focus.subject.calibrated(focus.calibrator, before)}
         named = {name: rows for name, rows in versions.items() if rows is not None}
-        title = f"{focus.subject.name}: training rows, predicted by models trained without them"
-        pictures += [*_diagrams("out-of-fold", title, named, size=(4.4, 4.2), below=0.95), _labels(focus)]
+        title = f"{focus.subject.title}: training rows, predicted by models trained without them"
+        caption = "The calibrator was fitted on these rows: its calibration here is too optimistic." * (len(named) > 1)
+        pictures += [*_diagrams("out-of-fold", title, named, caption, size=(4.4, 4.2), below=0.95), _labels(focus)]
         curves = {s.method: s.test for s in data.first_seeds if s.test is not None}
         panels = [partial(plots.risk_coverage_curves, curves)]
         if any(rows.energies is not None for rows in curves.values()):
             panels.append(partial(plots.risk_coverage_curves, curves, by_energy=True))
-        title = "Risk and coverage: by confidence" + (", by energy" if len(panels) > 1 else "")
-        pictures.append(draw("risk", title, CAPTIONS["risk"], *panels))
+        pictures.append(draw("risk", "Risk and coverage", CAPTIONS["risk"], *panels))
     if pictures:
         yield Block("pictures", pictures)
 
 
-def _diagrams(key: str, title: str, named: Mapping[str, Predictions], **size: Any) -> Iterator[Picture]:
+def _diagrams(
+    key: str, title: str, named: Mapping[str, Predictions], caption: str = "", **size: Any
+) -> Iterator[Picture]:
     """Reliability diagrams side by side; the first screen explains how to read them."""
     panels = [partial(plots.reliability_diagram, rows, name=name) for name, rows in named.items()]
     if panels:
-        yield draw(key, title, "", *panels, **size)
+        yield draw(key, title, caption, *panels, **size)
 
 
 def _labels(focus: Focus) -> Picture:
@@ -337,13 +390,13 @@ def _energies(data: RunData, focus: Focus | None) -> Iterator[Part]:
             named = {split.replace("ood_", "OOD: "): subject.splits[split] for split in shown}
             panels = [partial(plots.energy_histograms, named), partial(plots.entropy_against_energy, test)]
             caption = "" if pictures else CAPTIONS["energy"]
-            pictures.append(draw(f"energy-{len(pictures)}", subject.name, caption, *panels))
+            pictures.append(draw(f"energy-{len(pictures)}", subject.title, caption, *panels))
             found[subject.method] = subject
     if found:
         yield Block("pictures", pictures)
         best = focus.subject.method if focus is not None else ""
         method = min(found, key=lambda method: (method == "baseline", method != best))
-        yield f"Examples of {found[method].name}:"
+        yield f"Examples of {found[method].title}:"
         yield data.energy_examples(found[method])
 
 
@@ -367,13 +420,13 @@ def _training(data: RunData) -> Iterator[Part]:
         ]
         if panels:
             caption = CAPTIONS["loss"] if not number else ""
-            pictures.append(draw(f"loss-{number}", f"Loss of {subject.name}", caption, *panels))
+            pictures.append(draw(f"loss-{number}", f"Loss of {subject.title}", caption, *panels))
     if pictures:
         yield Block("pictures", pictures)
     records = {name: record for name, record in data.part("training").items() if isinstance(record, Mapping)}
     frame = pd.DataFrame(records.values()).dropna(axis="columns", how="all")
-    frame = frame.rename(columns=lambda name: str(name).replace("_", " "))
-    frame.insert(0, "Model", list(records))
+    frame = frame.rename(columns=lambda name: str(name).capitalize().replace("_auroc", " AUROC").replace("_", " "))
+    frame.insert(0, "Model", [tables.model_title(str(name)) for name in records])
     yield Table(frame, "Trainings", digits=dict.fromkeys(frame, None))
 
 

@@ -42,6 +42,11 @@ class Subject:
         return self.method if self.seed is None else f"{self.method}-seed{self.seed}"
 
     @property
+    def title(self) -> str:
+        """The name for people."""
+        return tables.model_title(self.name)
+
+    @property
     def test(self) -> Predictions | None:
         """The first test set."""
         return next((rows for split, rows in self.splits.items() if split.startswith("test")), None)
@@ -58,6 +63,11 @@ class Subject:
             warnings.simplefilter("ignore")  # few rows: the advice says so
             return make_calibrator(found[1]).fit_predictions(held_out.labelled()).apply(rows)
         return None
+
+    def first_calibrated(self, calibrator: str) -> Predictions | None:
+        """The test set with a calibrator fitted on out-of-fold or calibration rows, if there are any."""
+        found = (self.calibrated(f"{calibrator} ({source})", self.test) for source in ("cross-fit", "dev"))
+        return next((rows for rows in found if rows is not None), None)
 
 
 @dataclass(frozen=True)

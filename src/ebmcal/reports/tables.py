@@ -81,6 +81,16 @@ def row_name(model: str, calibrator: str | None) -> str:
     return f"{model} + {calibrator}" if calibrator and isinstance(calibrator, str) else model
 
 
+def model_title(trial: str) -> str:
+    """The name of a trial for people; the frozen probe has one seed only.
+
+    >>> model_title("hidden-seed1"), model_title("frozen-probe-seed0"), model_title("theirs.csv")
+    ('hidden (seed 1)', 'frozen-probe', 'theirs.csv')
+    """
+    method, _, seed = trial.rpartition("-seed")
+    return trial if not method else method if method == FROZEN_PROBE else f"{method} (seed {seed})"
+
+
 def metric_title(metric: str) -> str:
     """The title of a metric as a heading.
 
@@ -146,7 +156,7 @@ def summary_table(
 ) -> Table:
     """Models × metrics on a test set (the first unless stated), the recommended model first.
 
-    The best values are marked, unless there are too few rows to compare models.
+    The best values are marked, unless there are too few rows to compare models, or no difference is significant.
 
     `verbose` adds intervals, calibrators fitted on the training rows, ensembles of the seeds, the published results of
     a paper task and, for runs, scaling-binning, which is never recommended.
@@ -165,10 +175,18 @@ def summary_table(
     notes = _summary_notes(evaluation, found, keys, metrics, test_set, verbose)
     chosen = next((i for i, key in enumerate(keys) if key == recommended), None)
     return Table(
-        table.frame, notes=tuple(notes), extra=table.extra, recommended=chosen,
-        better={} if evaluation.meta.get("not_compared") else table.better,
+        table.frame, notes=tuple(notes), extra=table.extra, recommended=chosen, better=table.better,
+        tied=frozenset(metric_title(metric) for metric in metrics if _is_tied(evaluation, metric, keys, test_set)),
         sections=["recommended" if i == chosen else key[0] for i, key in enumerate(keys)],
     )  # fmt: skip
+
+
+def _is_tied(evaluation: "Evaluation", metric: str, keys: Sequence[Key], test_set: str) -> bool:
+    """Whether no value of a metric is best: rows were too few for tests, or all were tested without a difference."""
+    frame = evaluation.comparisons
+    tests = frame[(frame["metric"] == metric) & (frame["test_set"] == test_set)]
+    all_tested = 0 < len(keys) - 1 == len(tests)  # all but the reference
+    return bool(evaluation.meta.get("not_compared")) or bool(all_tested and (tests["p_adjusted"] >= 0.05).all())
 
 
 def _is_detail(key: Key, is_run: bool) -> bool:
@@ -232,6 +250,11 @@ def _summary_notes(
             f"ECE, calibration error: mean difference between probability and how often it is right ({n_bins} bins), "
             f"for every label (class-wise) or the predicted one (top-label).{chance}"
         )
+    if scores := [metric_title(metric) for metric in metrics if metric in ("nll", "brier")]:
+        notes.append(
+            f"{' and '.join(scores)}: {'errors' if scores[1:] else 'error'} of the probabilities as a whole, accuracy "
+            "and calibration together; lower is better."
+        )
     if problem := evaluation.meta.get("not_compared"):
         notes.append(str(problem))
     return notes
@@ -242,7 +265,7 @@ def seed_table(evaluation: "Evaluation") -> Table:
     frame = evaluation.results
     frame = frame[(frame["test_set"] == next(iter(list_test_sets(evaluation)), "test")) & frame["n_seeds"].isna()]
     frame = frame.assign(
-        Model=[row_name(m, c) for m, c in zip(frame["model"], frame["calibrator"], strict=True)],
+        Model=[row_name(model_title(m), c) for m, c in zip(frame["model"], frame["calibrator"], strict=True)],
         metric=frame["metric"].map(metric_title),
     )
     wide = frame.pivot(index="Model", columns="metric", values="value")
@@ -251,8 +274,12 @@ def seed_table(evaluation: "Evaluation") -> Table:
     notes = frame[frame["calibrator"].notna()].groupby("Model")["note"].first()
     notes = notes.str.replace(r"^mean of [^;]*(; )?", "", regex=True).str.split("; ").str[0].replace("", None)
     if len(notes):
+        notes = notes.str.replace(" = ", "\u00a0=\u00a0")  # on one line
         wide["Fitted"] = notes.reindex(wide.index).astype(object)
-    return Table(wide.reset_index().rename_axis(columns=None))
+    found = evaluation.meta.get("recommended") if recommended_key(evaluation) else None
+    chosen = row_name(model_title(str(found["trial"])), found.get("calibrator")) if found else None
+    place = list(wide.index).index(chosen) if chosen in wide.index else None
+    return Table(wide.reset_index().rename_axis(columns=None), recommended=place)
 
 
 def comparison_table(evaluation: "Evaluation") -> Table:
@@ -301,7 +328,7 @@ def detection_table(evaluation: "Evaluation") -> Table:
     frame = frame.assign(
         Model=frame["method"].fillna(frame["model"]),
         Texts=frame["texts"].str.removeprefix("ood_"),
-        score=frame["score"].str.replace("_", " "),
+        score=frame["score"].replace("max_prob", "largest probability"),
     )
     means = frame.groupby(["Texts", "Model", "score"], sort=False)[["auroc", "fpr95"]].mean().unstack("score")
     extra = means["fpr95"].map(lambda value: f"FPR {value:.2f}" if value == value else "")
@@ -388,7 +415,8 @@ def label_issue_table(issues: Sequence[Mapping[str, Any]], audit: Any = None, n:
     )
     note = (
         "Training texts with a label that the models trained without them contradict. Check them first: wrong labels "
-        f"limit accuracy and calibration. Row: your id, or the place in the training file.{more}"
+        "limit accuracy and calibration. Row: your id, or the place in the training file. Score: how much more "
+        f"probable the suggested label is than the given one, from 0.5 (equally) to 1 (certainly).{more}"
     )
     return Table(pd.DataFrame(records[:n], columns=columns), "Possible label errors", (note,))
 
