@@ -223,7 +223,8 @@ def test_the_command_line_and_the_library_agree_exactly(files):
     in_memory = {name: Predictions.read(name) for name in names}
     fits, others = (dict.fromkeys(names, Predictions.read(path)) for path in (fit[0], ood[0]))
     again = ebmcal.evaluate(in_memory, **options, fit=fits, calibrator="platt", ood=others)
-    assert again.to_json() == found.to_json()
+    without_files = [{**one.to_json(), "verdicts": None, "fitted_on": None} for one in (again, found)]
+    assert without_files[0] == without_files[1]
 
 
 def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrated(tmp_path):

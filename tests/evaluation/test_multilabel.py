@@ -48,6 +48,7 @@ def test_metrics_calibrators_means_and_report(tmp_path, monkeypatch):
     path, applies, logits = write_multilabel(Path("p.jsonl"))
     fit, *_ = write_multilabel(Path("fit.jsonl"), seed=1)
     found = evaluate(path, fit=fit, calibrator=["platt", "isotonic", "beta"])
+    assert not any("ebmcal calibrate" in text for text in found.verdicts()), "it expects one label per text"
     known, probs = values(found), 1 / (1 + np.exp(-logits))
     for i, label in enumerate(LABELS):
         pair, y = np.stack([1 - probs[:, i], probs[:, i]], axis=1), applies[:, i].astype(int)

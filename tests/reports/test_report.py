@@ -387,6 +387,8 @@ def test_the_report_of_a_calibrated_file_names_the_rows_and_the_command(tmp_path
     assert f"<code>ebmcal calibrate --predictions {fit} --apply {test} --output calibrated.csv</code>" in text
     assert "theirs + temperature has significantly better probabilities than theirs" in text
     assert "`" not in text.split("What to do")[1]
+    (platt,) = ebmcal.evaluate(str(test), n_resamples=20, fit=str(fit), calibrator="platt").verdicts()
+    assert f"--apply {test} --calibrator platt --output calibrated.csv`" in platt
 
 
 def test_the_report_of_many_files_has_six_verdicts_those_to_calibrate_first(tmp_path):

@@ -7,6 +7,7 @@ Here: files and predictions by name, matched by row; texts with several labels, 
 """
 
 import os
+import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -135,7 +136,11 @@ def evaluate(
             own += [_estimate(name, spec, changed, settings) for spec, changed in calibrated.items()]
             zeros = zero_probabilities(name, rows) if "nll" in own[0].by_metric else ""
             files = _paths({"file": given.get(name), "fit": fit_sources.get(name)})
-            command = None if is_run and not calibrated else calibrate_command(**files)
+            command = (
+                None
+                if is_run and not calibrated
+                else calibrate_command(**files, calibrator=next(iter(calibrated), "temperature"))
+            )
             verdicts.append(verdict(name, rows, own[0], calibrated, command) + zeros)
             versions |= dict(zip((one.name for one in own), (rows, *calibrated.values()), strict=True))
             found += own
@@ -375,8 +380,8 @@ def _evaluate_multilabel(
         seed=settings.seed, paired=False, calibrator=wanted or None, progress=progress,
         fit=fitting if partners else None,
     )  # fmt: skip
-    command = calibrate_command()  # for one label per text
-    verdicts = [s.replace(TODO.format(command), _TODO_LABELS).replace(f": {command}", "") for s in found.verdicts()]
+    verdicts = [s.replace(TODO.format(calibrate_command()), _TODO_LABELS) for s in found.verdicts()]
+    verdicts = [re.sub(": `ebmcal calibrate [^`]*`", "", s) for s in verdicts]  # it expects one label per text
     document = found.to_json() | {"shown_metrics": list(metrics or LABEL_METRICS[:5]), "verdicts": verdicts}
     document["results"] += [mean for name in named for mean in _means_over_labels(found, f"{name}: ")]
     return replace(Evaluation.from_json(document), predictions=found.predictions)

@@ -285,10 +285,12 @@ def _detection_scores(*both: Predictions) -> dict[str, list[np.ndarray]]:
     return scores | {name: [-ours[name], -theirs[name]] for name in ours if name in theirs}
 
 
-def calibrate_command(file: str = "FILE", fit: str = "OTHER_ROWS") -> str:
+def calibrate_command(file: str = "FILE", fit: str = "OTHER_ROWS", calibrator: str = "temperature") -> str:
     """The command that calibrates a file of predictions, between backticks."""
-    paths = " ".join(f"{option} {shlex.quote(path)}" for option, path in (("--predictions", fit), ("--apply", file)))
-    return f"`ebmcal calibrate {paths} --output calibrated.csv`"
+    options = {"--predictions": fit, "--apply": file}
+    options |= {"--calibrator": calibrator} if calibrator != "temperature" else {}  # the default
+    shown = " ".join(f"{option} {shlex.quote(value)}" for option, value in options.items())
+    return f"`ebmcal calibrate {shown} --output calibrated.csv`"
 
 
 #: What to do about miscalibration, after a space.
