@@ -21,7 +21,7 @@ with tempfile.TemporaryDirectory() as folder:
         output=Path(folder) / "run",
         settings={"posthoc": ["temperature"], "precision": "fp32"},
     )
-    model = run.recommended.fit_abstention(run.predictions("hidden", "calibration"), max_error=0.2)
+    model = run.model("hidden").fit_abstention(run.predictions("hidden", "calibration"), max_error=0.2)
     print(*model.abstention_rule.describe(), sep="\n")
     p = model.predict([*texts[451:453], "a dog jumps over a fence"])
     decisions = model.abstention_rule.apply(p)

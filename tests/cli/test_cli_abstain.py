@@ -67,6 +67,14 @@ def test_a_rule_is_stored_and_described(model_dir, held_out, tmp_path, run):
     assert read_rule(model_dir).guarantee.max_error == 0.2
 
 
+def test_splits_of_the_models_run_have_names(model_dir, held_out, tmp_path, run):
+    by_path = run(model_dir, "--predictions", held_out, *GUARANTEES, "--evaluate", tmp_path / "test.parquet")
+    by_name = run(model_dir, "--predictions", "calibration", *GUARANTEES, "--evaluate", "test")
+    assert by_path.splitlines()[:4] == by_name.splitlines()[:4]
+    assert f"On {tmp_path / 'test.parquet'}: answers" in by_name
+    assert "does not exist" in run(model_dir, "--predictions", "training", *GUARANTEES, code=1)
+
+
 def test_a_rule_that_guarantees_less_replaces_another_only_on_request(model_dir, held_out, run):
     run(model_dir, "--predictions", held_out, "--max-error", "0.1")
     printed = run(model_dir, "--predictions", held_out, code=1)

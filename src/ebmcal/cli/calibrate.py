@@ -52,7 +52,7 @@ def calibrate(
         fitted = load_calibrator(load)
     else:
         unfitted, model = make_calibrator(calibrator), None if model is None else check_model_dir(model)
-        source = _rows(model, predictions, data, label_column)
+        source = _rows(model, _split_file(model, predictions), data, label_column)
         rows = read_held_out(source, model, allow_mismatch=allow_mismatch, normalize=normalize)
         fitted = unfitted.fit_predictions(rows)
         _print_fit(fitted, rows, model)
@@ -78,6 +78,14 @@ def _rows(
     assert model is not None  # --data needs a model
     loaded = load(model)
     return loaded.predict(data, label_column=label_column or loaded.label_column, calibrated=False, progress=None)
+
+
+def _split_file(model: Path | None, given: Path | None) -> Path | None:
+    """The file of predictions; the name of a split (test, calibration) means those of the model's own run."""
+    if model is None or given is None or given.exists() or given.name != str(given):
+        return given
+    found = model.parent / f"{given}.parquet"
+    return found if found.is_file() else given
 
 
 def _store(model: Path, fitted: "Calibrator", fold: bool) -> None:
@@ -155,7 +163,7 @@ def abstain(
     output: Path | None = option("JSON file of the rule; with --apply, the decisions.", None, "--output", "-o"),
     load: Path | None = option("Use the rule in this JSON file instead of fitting; goes with --apply."),
     apply: Path | None = option("Prediction file to decide on with the rule of --load; labels are not needed."),
-    evaluate: Path | None = option("Predictions for other labelled rows, on which to evaluate the rule."),
+    evaluate: Path | None = option("Predictions for other labelled rows to evaluate the rule on; test: its run's."),
     overwrite: bool = shared.OVERWRITE,
 ) -> None:
     """Fit an abstention rule on held-out predictions: answer or abstain, label sets, OOD texts, with guarantees."""
@@ -173,6 +181,7 @@ def abstain(
     if model is None and output is None:
         raise EbmcalError("Where should the rule be stored? Name a model directory, or a JSON file with --output.")
     model = None if model is None else check_model_dir(model)
+    predictions, evaluate = _split_file(model, predictions), _split_file(model, evaluate)
     check_outputs({"--output": output}, [predictions, data, training, evaluate], overwrite=overwrite)
     if output is not None and output.suffix != ".json":
         raise EbmcalError(f"--output {output}: expected a .json file.")

@@ -31,7 +31,7 @@ def argument(help_: str, default: Any = ..., **settings: Any) -> Any:
 
 
 MODEL = argument("Model directory, or a run directory: its recommended model.")
-PREDICTIONS = option("Predictions for labelled rows the model was not trained on.")
+PREDICTIONS = option("Predictions for labelled rows the model was not trained on; calibration or test: its run's.")
 DATA = option("Labelled texts instead of predictions; needs a model.")
 TEXT_COLUMN = option("Text column. [default: the model's, or text]")
 TEXT_PAIR_COLUMN = option("Second text column.")

@@ -250,7 +250,9 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
         lone = next((i for i in (*order, *where) if i not in where or i not in order), None)
         if lone is not None:
             holder = "the first predictions" if lone in order else f"predictions number {number}"
-            raise EbmcalError(f"The row with id {lone!r} is only in {holder}; expected the same rows.")
+            without = [i for i, p in ((1, first), (number, other)) if p.ids.tolist() == _row_numbers(len(p))]
+            hint = f" Predictions number {without[0]} have no ids: name the column of ids `id`." if without else ""
+            raise EbmcalError(f"The row with id {lone!r} is only in {holder}; expected the same rows.{hint}")
         if other.label_names != first.label_names:
             raise EbmcalError(f"Classes differ: {first.label_names} and, in number {number}, {other.label_names}.")
         rows = other.rows([where[i] for i in order])
@@ -259,6 +261,10 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
             raise EbmcalError(f"The row with id {name!r} has another label in number {number} than in the first.")
         aligned.append(rows)
     return aligned
+
+
+def _row_numbers(n: int) -> list[str]:
+    return [str(i) for i in range(n)]
 
 
 def _positions(predictions: Predictions) -> dict[str, int]:
