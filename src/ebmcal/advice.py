@@ -121,6 +121,16 @@ def is_action(sentence: str) -> bool:
     return bool(re.search(r"(^|[.?] )(Use|Give|Pass|Train|Calibrate|Write|If so, run)\b", sentence))
 
 
+def label_issue_advice(n: int) -> str:
+    """What to do about n training rows that out-of-fold predictions contradict.
+
+    >>> label_issue_advice(1)
+    'Check 1 training row whose label may be wrong. Wrong labels also make the fitted temperature too high.'
+    """
+    rows = "training row whose label" if n == 1 else "training rows whose labels"
+    return f"Check {n:,} {rows} may be wrong. Wrong labels also make the fitted temperature too high."
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A method with or without temperature scaling; losses [n] of the rows, averaged over seeds."""
@@ -322,7 +332,7 @@ def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
         return sentence
     longer = " Training longer (--epochs) may help too." if plain.gap.verdict == "underconfident" else ""
     return (
-        f"{sentence} With temperature scaling (T = {plain.temperature:.2f}) the mean confidence is "
+        f"{sentence} With temperature scaling (T = {plain.temperature:.2f}; cross-validated) the mean confidence is "
         f"{scaled.confidence:.1%} and the NLL {scaled.nll:.3f} instead of {plain.nll:.3f}.{longer}"
     )
 

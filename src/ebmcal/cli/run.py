@@ -12,7 +12,7 @@ import typer
 from ebmcal import __version__
 from ebmcal.cli import options as shared
 from ebmcal.cli.options import argument, flag, option, split_names, with_config
-from ebmcal.errors import EbmcalError, plural, require_extra, unknown_name
+from ebmcal.errors import EbmcalError, require_extra, unknown_name
 
 if TYPE_CHECKING:
     from ebmcal.config import RunConfig
@@ -44,6 +44,7 @@ def run_config(
         raise EbmcalError("Choose a run directory: --output runs/NAME")
     if os.environ.get("RANK", "0") == "0":  # at once: importing torch may take a minute
         typer.echo(f"ebmcal {__version__}: {config.task or config.train} to {config.output}", err=True)
+    from ebmcal.advice import label_issue_advice
     from ebmcal.runs import start_run
 
     finished = start_run(config, progress=True)
@@ -54,8 +55,7 @@ def run_config(
     for sentence in finished.advice:
         typer.echo(textwrap.fill(sentence, WIDTH))
     if n := len(finished.label_issues):
-        issues = f"{plural(n, 'training row')} with a label that looks wrong: see 'Label issues' in the report."
-        typer.echo(textwrap.fill(issues, WIDTH))
+        typer.echo(textwrap.fill(f"{label_issue_advice(n)} See 'Label issues' in the report.", WIDTH))
     typer.echo(f"Report: {finished.report}")
 
 

@@ -31,7 +31,7 @@ def predict(
     text_column: str | None = shared.TEXT_COLUMN,
     text_pair_column: str | None = shared.TEXT_PAIR_COLUMN,
     label_column: str | None = option("Label column, if there is one."),
-    id_column: str | None = option("Column with ids. [default: id, or the row number]"),
+    id_column: str | None = option("Column with ids. [default: that of the run, id, or the row number]"),
     raw: bool = flag("Write logits; no calibrator, no abstention.", "--raw"),
     rule: Path | None = option("Abstention rule (from `ebmcal abstain --output`)."),
     no_rule: bool = flag("Ignore the abstention rule of the model.", "--no-rule"),

@@ -16,7 +16,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.reports.page import environment
 from ebmcal.reports.plots import reliability_diagram
 from ebmcal.reports.run_data import RunData, Subject, read_run
-from ebmcal.reports.tables import list_test_sets, metrics_table, over_seeds
+from ebmcal.reports.tables import INTERVAL_NOTE, list_test_sets, metrics_table, over_seeds
 from ebmcal.run_dir import RunDir, read_card
 from ebmcal.selective import read_rule
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_text
@@ -138,7 +138,7 @@ def _tables(name: str, data: RunData | None) -> Iterator[str]:
         if len(found):
             metrics = [m for m in HEADER_METRICS if m in found.index.get_level_values("metric")]
             table = metrics_table(found, list(dict.fromkeys(found.index.droplevel("metric"))), metrics, intervals=True)
-            note = f"{found['n_rows'].max():,.0f} rows of the split {test_set}. In brackets: 95% intervals."
+            note = f"{found['n_rows'].max():,.0f} rows of the split {test_set}. {INTERVAL_NOTE}"
             yield f"{table.to_markdown()}\n\n{note}"
 
 

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import yaml
 
-from ebmcal.advice import confidence_gap, is_action, shorten
+from ebmcal.advice import confidence_gap, is_action, label_issue_advice, shorten
 from ebmcal.data import audit_messages
 from ebmcal.errors import plural, unknown_name
 from ebmcal.metrics.calibration import wilson
@@ -154,8 +154,7 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     sentences = sentences or list(shorten(data.evaluation.verdicts()))
     todo: list[Any] = [sentence for sentence in sentences if is_action(sentence)]
     if n := len(data.label_issues):
-        rows = "training row whose label" if n == 1 else "training rows whose labels"
-        todo.append((f"Check {n:,} {rows} may be wrong.", "label-issues"))
+        todo.append((label_issue_advice(n), "label-issues"))
     found = [sentence for sentence in sentences if not is_action(sentence)]
     for title, items in {"What to do": todo, "What was found": found}.items():
         if items:

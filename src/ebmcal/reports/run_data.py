@@ -96,7 +96,7 @@ class RunData:
 
     @property
     def label_issues(self) -> list[Mapping[str, Any]]:
-        """Training rows whose label looks wrong."""
+        """Training rows whose label may be wrong."""
         found = self.document.get("label_issues")
         return [issue for issue in found if isinstance(issue, Mapping)] if isinstance(found, list) else []
 

@@ -50,6 +50,10 @@ COMPARISON_NOTE = (
     "Difference: model minus reference on the same {test_set} rows, with 95% interval. p: how likely a difference of "
     "this size is if the models are equally good. p (Holm): adjusted for the number of tests in this table."
 )
+INTERVAL_NOTE = (
+    "In brackets: 95% intervals of the true value. A calibration error on few rows is too large by chance, so it may "
+    "lie above its interval."
+)
 BINNING_NOTE = (
     "scaling-binning: the paper's second calibrator, for comparison; it replaces probabilities by the means of bins, "
     "which needs many rows. It is never recommended."
@@ -232,7 +236,7 @@ def _summary_notes(
         chosen = plural(advice["n_rows"], f"{advice.get('rows')} row")
         notes[0] += f" The recommendation was made on {chosen}, so the numbers in its sentences differ."
     if verbose and found["low"].notna().any():
-        notes.append("In brackets: 95% intervals.")
+        notes.append(INTERVAL_NOTE)
     ends = [end for end in FITTED_ON if any(calibrator.endswith(end) for _, calibrator in keys)]
     if ends:
         notes.append("; ".join(f"{end}: calibrator fitted on {FITTED_ON[end]}" for end in ends) + ".")
