@@ -84,11 +84,8 @@ def test_run_on_a_csv_file(tmp_path, encoder_dir):
     assert "1 row with the label 'god': relabelled 'good' (line 62 of mine.csv)" in " ".join(result.stderr.split())
     assert max(len(line) for line in result.stdout.splitlines() if "report.html" not in line) <= 100
     assert "baseline" in result.stdout
-    assert (
     printed = " ".join(result.stdout.split())
     assert "Wrong labels also make the fitted temperature too high. See 'Label issues' in the report" in printed
-        in " ".join(result.stdout.split())
-    )
     assert (tmp_path / "run" / "report.html").is_file()
 
 
