@@ -125,6 +125,7 @@ def test_the_simpler_of_two_equals_is_chosen():
     advice = advice_for(baseline=rows, hidden=rows)
     assert advice.trial.method == "baseline"
     assert "made no clear difference" in advice.sentences[2]
+    assert advice_for(**{"hidden": rows, "label-smoothing": rows}).trial.method == "label-smoothing", "it needs no noise"
 
 
 def test_the_frozen_probe_is_recommended_only_if_it_is_clearly_better():

@@ -15,6 +15,7 @@ from scipy.special import log_softmax, stdtrit
 from ebmcal.calibration.leakage import logits_in
 from ebmcal.calibration.scaling import fit_temperature
 from ebmcal.errors import plural
+from ebmcal.methods import METHODS
 from ebmcal.metrics.calibration import N_BINS
 from ebmcal.metrics.classification import confidence_and_correct
 from ebmcal.metrics.comparison import StandardError
@@ -175,6 +176,7 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
 
     `predictions` maps each trial to its splits.
     """
+    predictions = {trial: predictions[trial] for trial in sorted(predictions, key=_simplicity)}
     first = next(iter(predictions))
     split = next((s for s in SELECTION if all(s in splits for splits in predictions.values())), None)
     if split is None:
@@ -200,6 +202,12 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     trial = next(trial for trial in predictions if trial.method == chosen.method)
     evidence = tuple(c.to_json() for c in sorted(found, key=lambda c: c.nll))
     return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows)
+
+
+def _simplicity(trial: Trial) -> tuple[bool, bool, bool, int]:
+    """A sort key: the baseline, other methods without noise, methods with noise, the frozen probe; then by seed."""
+    uses_noise = trial.method in METHODS and METHODS[trial.method].uses_noise
+    return trial.method == FROZEN_PROBE, uses_noise, trial.method != "baseline", trial.seed
 
 
 def _labelled_runs(predictions: Mapping[Trial, Predictions]) -> dict[str, list[Predictions]]:

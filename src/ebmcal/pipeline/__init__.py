@@ -257,7 +257,7 @@ def conclude(work: Workspace) -> None:
     tests = [split for split in work.data.splits if split.startswith("test")]
     predictions = {
         trial: {split: Predictions.read(directory.predictions(trial, split)) for split in directory.splits(trial)}
-        for trial in directory.trials()  # of equals, the first is recommended
+        for trial in directory.trials()
         if set(tests) <= set(directory.splits(trial))
     }
     evaluation = evaluate_trials(predictions, posthoc=work.config.posthoc)
