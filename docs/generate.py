@@ -182,22 +182,20 @@ def outdated() -> dict[Path, str]:
 
 
 def draw_pictures() -> None:
-    """A simulated overconfident classifier before and after temperature scaling, for light and dark pages."""
+    """The baseline of the study on QNLI before and after temperature scaling, for light and dark pages."""
     import matplotlib.pyplot as plt
-    import numpy as np
+    import pandas as pd
 
-    from ebmcal import Predictions, TemperatureScaling
+    from ebmcal import Predictions
     from ebmcal.reports.plots import reliability_diagram, to_svg
 
-    rng = np.random.default_rng(0)
-    odds = rng.normal(0, 1.6, 4000)
-    labels = (rng.random(4000) < 1 / (1 + np.exp(-odds))).astype(int)
-    rows = Predictions(labels, ("ham", "spam"), logits=np.stack([np.zeros(4000), 3 * odds], axis=1))
-    held_out, test = rows.rows(np.arange(2000)), rows.rows(np.arange(2000, 4000))
+    study, trial = ROOT / "results" / "study", ("qnli", "baseline-seed1")
+    test = Predictions.read(study.joinpath("predictions", *trial, "test.parquet"))
+    temperature = pd.read_csv(study / "calibration.csv").set_index(["task", "model"]).loc[trial, "temperature"]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.9), gridspec_kw={"bottom": 0.36, "wspace": 0.3})
     reliability_diagram(test, axes[0], name="as trained")
-    reliability_diagram(TemperatureScaling().fit_predictions(held_out).apply(test), axes[1], name="calibrated")
-    svg = to_svg(figure, "readme", "Reliability diagrams of a simulated classifier before and after calibration")
+    reliability_diagram(test.replace(logits=test.logits / temperature), axes[1], name="calibrated")
+    svg = to_svg(figure, "readme", "Reliability diagrams of a finetuned classifier before and after calibration")
     # With its own background: the theme of the site may differ from that of the system, which chooses the picture.
     dark = {"paper": "#1e2129", "ink": "#e6e8eb", "muted": "#9aa3ad", "grid": "#444b54"}
     dark |= {"blue": "#56b4e9", "vermillion": "#ff8c42"}
