@@ -80,15 +80,42 @@ def _parameter(parameter: object) -> list[str]:
     return [f"`{name}`" if is_option else f"`{name.upper()}`", shown, parameter.help or ""]
 
 
+#: Method -> what it does, and where it was published.
+ABOUT_METHODS = {
+    "baseline": ("plain finetuning with cross-entropy", ""),
+    "scalar": ("also learns to distinguish data from noise; the energy is a linear layer", "He et al. 2021"),
+    "hidden": ("the same; the energy is −logsumexp of the logits", "He et al. 2021"),
+    "sharp-hidden": ("the same; the energy is −max of the logits", "He et al. 2021"),
+    "label-smoothing": ("spreads a part of each label over all classes", "Szegedy et al. 2016"),
+    "hidden-smoothing": ("`hidden` with label smoothing", ""),
+    "noise-entropy": ("trains for uniform probabilities on noise, without an energy", "NoiER 2021"),
+    "hidden-entropy": ("`hidden` and `noise-entropy` together", ""),
+    "poscal": ("moves each probability towards the label frequency of its bin", "Jung et al. 2020"),
+    "poscal-kl": ("the same, with the KL divergence as the distance", "Jung et al. 2020"),
+    "focal": ("gives less weight to texts that are already predicted well", "Mukhoti et al. 2020"),
+    "mixup": ("mixes the features of two texts, and their labels", "Park and Caragea 2022"),
+    "manifold": ("also trains on shifted word embeddings, with mixed labels or for high entropy", "Kong et al. 2020"),
+    "masked-lm": ("keeps the masked-LM loss of pretraining as a second loss", "He et al. 2023"),
+    "l2-sp": ("penalises the distance from the pretrained weights", "He et al. 2023"),
+    "sngp": ("has a Gaussian process as the last layer", "Liu et al. 2020"),
+    "laplace": ("the baseline, then less confidence where the last layer is uncertain", "Daxberger et al. 2021"),
+}
+
+
 def methods() -> str:
     """All training methods."""
     from ebmcal.methods import METHODS
 
     rows = [
-        [f"`{name}`", info.title, "yes" if info.uses_noise else "", f"`methods/{info.location.split(':')[0]}.py`"]
+        [f"`{name}`", ABOUT_METHODS[name][0], "yes" if info.uses_noise else "", ABOUT_METHODS[name][1]]
         for name, info in METHODS.items()
     ]
-    return table(("method", "title", "noise", "file"), rows)
+    return table(("method", "what it does", "noise", "reference"), rows)
+
+
+def summary(documented: object) -> str:
+    """The first paragraph of a docstring, in one line."""
+    return " ".join((documented.__doc__ or "").split("\n\n")[0].split())
 
 
 def calibrators() -> str:
@@ -96,10 +123,10 @@ def calibrators() -> str:
     from ebmcal.calibration import CALIBRATORS
 
     rows = [
-        [f"`{name}`", f"{kind().min_rows(2):,}", f"{kind().min_rows(10):,}", kind.__doc__.strip().splitlines()[0]]
+        [f"`{name}`", f"{kind().min_rows(2):,}", f"{kind().min_rows(10):,}", summary(kind)]
         for name, kind in CALIBRATORS.items()
     ]
-    return table(("calibrator", "rows, 2 classes", "rows, 10 classes", "what it fits"), rows)
+    return table(("calibrator", "rows needed, 2 classes", "10 classes", "what it is"), rows)
 
 
 def metrics() -> str:
@@ -109,13 +136,13 @@ def metrics() -> str:
     rows = [
         [
             f"`{name}`",
-            metric.title,
+            summary(metric.function),
             "higher" if metric.higher_is_better else "lower",
             "yes" if name in DEFAULT_METRICS else "",
         ]
         for name, metric in METRICS.items()
     ]
-    return table(("metric", "title", "better", "by default"), rows)
+    return table(("metric", "meaning", "better", "by default"), rows)
 
 
 #: Rows of the speed table: script -> words that the name of a measurement contains.

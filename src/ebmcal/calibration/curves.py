@@ -87,7 +87,7 @@ class PlattCurve:
 
 
 class Platt(OneVsRest):
-    """Platt scaling (1999): a slope and an intercept per class.
+    """A logistic curve per class, with a slope and an intercept (Platt 1999).
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 2000)
@@ -127,7 +127,7 @@ class BetaCurve:
 
 
 class Beta(OneVsRest):
-    """Beta calibration (Kull et al. 2017): the two ends of the probability scale are stretched separately.
+    """A curve per class that stretches low and high probabilities separately (Kull et al. 2017).
 
     Correct when probabilities are beta-distributed in each class; a = b = 1, c = 0 is the identity.
 
@@ -241,7 +241,7 @@ def edges_at(ordered: np.ndarray, stops: np.ndarray) -> np.ndarray:
 
 
 class ScalingBinning(OneVsRest):
-    """A Platt curve per class, cut into equal-mass bins that each take the curve's mean.
+    """A Platt curve per class, replaced by its mean in each of 10 bins of equal counts (Kumar et al. 2019).
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 3000)
@@ -270,9 +270,10 @@ class ScalingBinning(OneVsRest):
 
 
 class HistogramBinning(OneVsRest):
-    """The share of rows with the class in each bin, smoothed by `pseudo_rows` rows that follow the model.
+    """The observed share of the class in each of 10 bins (Zadrozny & Elkan 2001).
 
-    `pseudo_rows` keeps bins of few rows from predicting exactly 0 or 1; 0 is the textbook method. `binning` is "mass"
+    Each bin also counts `pseudo_rows` rows that follow the model, which keeps bins of few rows from predicting exactly
+    0 or 1; 0 is the textbook method. `binning` is "mass"
     (bins of equal counts) or "width" (of equal width in probability; an empty bin keeps the middle of its range).
 
     >>> y = np.array([0, 1] * 500)
@@ -324,9 +325,10 @@ class StepCurve:
 
 
 class Isotonic(OneVsRest):
-    """A non-decreasing curve per class, linear in the log-odds between fitting rows and flat beyond them.
+    """A non-decreasing curve per class (Zadrozny & Elkan 2002). Overfits with few rows.
 
-    Values stay within 1/(n + 2) of 0 and 1: a probability of exactly 0 makes the NLL infinite at the first surprise.
+    Linear in the log-odds between fitting rows and flat beyond them. Values stay within 1/(n + 2) of 0 and 1: a
+    probability of exactly 0 makes the NLL infinite at the first surprise.
 
     >>> y = np.array([0, 1] * 600)
     >>> logits = np.stack([np.zeros(1200), np.linspace(-3, 3, 1200)], axis=1)
@@ -365,7 +367,7 @@ class VennAbersCurve:
 
 
 class VennAbers(OneVsRest):
-    """Isotonic regression that accounts for the number of fitting rows.
+    """Isotonic regression that is less extreme with few fitting rows (Vovk et al. 2015).
 
     Both curves take one walk along the greatest convex minorant of the cumulative hits (algorithms 1 and 2 of the
     paper); p₀ is one minus the p₁ of the mirrored rows.
@@ -445,7 +447,9 @@ class SplineCurve:
 
 
 class Spline(OneVsRest):
-    """A smooth curve per class. May change the predicted labels. Learned: `curves_`, `temperature_`.
+    """A smooth curve per class (Gupta et al. 2021). May change the predicted labels.
+
+    Learned: `curves_`, `temperature_`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 2, 2000)

@@ -32,7 +32,7 @@ MAX_GAP = 1e6
 
 
 class TemperatureScaling(Calibrator):
-    """Divide all logits by one temperature, fitted by NLL. Predicted labels do not change.
+    """Divides all logits by one temperature, which minimises the NLL. Predicted labels do not change.
 
     Learned: `temperature_`; `converged_`, False when T stopped at a bound (1/100 or 100) or ran out of steps.
 
@@ -73,9 +73,10 @@ class TemperatureScaling(Calibrator):
 
 
 class TemperatureGrid(TemperatureScaling):
-    """The temperature of `AUTHORS_GRID` with the smallest top-label ECE in equal-width bins; of a tie the first.
+    """The one of 13 fixed temperatures (0.1 to 3) that gives the smallest top-label ECE.
 
-    This is what the authors' scripts call temperature scaling. Learned: `temperature_`.
+    This is what the authors' scripts call temperature scaling. The bins have equal width; of a tie the first of
+    `AUTHORS_GRID` is taken. Learned: `temperature_`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 5000)
@@ -104,10 +105,11 @@ class TemperatureGrid(TemperatureScaling):
 
 
 class EnsembleTemperature(Calibrator):
-    """Ensemble temperature scaling (Zhang et al. 2020): P = w₁ softmax(f/T) + w₂ softmax(f) + w₃/C, weights ≥ 0.
+    """A mixture of softmax(f/T), softmax(f) and the uniform distribution (Zhang et al. 2020). Labels do not change.
 
-    T by NLL as in `TemperatureScaling`, then the weights that minimise the NLL, which is convex in them. Predicted
-    labels do not change. Learned: `temperature_`; `weights_` `[3]` of tempered, plain and uniform probabilities.
+    P = w₁ softmax(f/T) + w₂ softmax(f) + w₃/C, weights ≥ 0. T by NLL as in `TemperatureScaling`, then the
+    weights that minimise the NLL, which is convex in them.
+    Learned: `temperature_`; `weights_` `[3]` of tempered, plain and uniform probabilities.
 
     >>> rng = np.random.default_rng(0)
     >>> y = np.where(rng.random(5000) < 0.2, rng.integers(0, 2, 5000), 1)  # a fifth of the labels is random
@@ -290,11 +292,11 @@ class PenalisedScaling(Calibrator):
 
 
 class VectorScaling(PenalisedScaling):
-    """A scale and a bias per class (Guo et al. 2017): softmax(scale ∘ f(x) + bias). May change the predicted labels.
+    """A scale and a bias for the logit of each class (Guo et al. 2017). May change the predicted labels.
 
-    Rows are centred first, which makes the method invariant to a shift of a row. Minimised: the NLL of all rows plus
-    penalty/2 · (‖T·scale - 1‖² + ‖bias‖²), T being the temperature of `TemperatureScaling`.
-    Learned: `scale_` `[C]`, `bias_` `[C]`, `converged_`.
+    softmax(scale ∘ f(x) + bias). Rows are centred first, which makes the method invariant to a shift of a row.
+    Minimised: the NLL of all rows plus penalty/2 · (‖T·scale - 1‖² + ‖bias‖²), T being the temperature of
+    `TemperatureScaling`. Learned: `scale_` `[C]`, `bias_` `[C]`, `converged_`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 2000)
@@ -321,11 +323,12 @@ class VectorScaling(PenalisedScaling):
 
 
 class MatrixScaling(PenalisedScaling):
-    """Structured matrix scaling (Berta et al. 2026): softmax((I + Δ) z + b) on z = log P after temperature scaling.
+    """A linear map of the logits, held close to temperature scaling (Berta et al. 2026). May change predicted labels.
 
-    As the authors do, P is mixed with 1/(n + 1) of the uniform distribution, which bounds z where a model is saturated.
-    Minimised: the mean NLL plus penalty · C/n · (‖b‖² + ‖diag Δ‖² + (C − 1) ‖off-diagonal Δ‖²). May change the
-    predicted labels. Learned: `matrix_` `[C, C]`, `bias_` `[C]`, `temperature_`, `converged_`.
+    softmax((I + Δ) z + b) with z = log P after temperature scaling. As the authors do, P is mixed with 1/(n + 1) of the
+    uniform distribution, which bounds z where a model is saturated. Minimised: the mean NLL plus penalty · C/n ·
+    (‖b‖² + ‖diag Δ‖² + (C − 1) ‖off-diagonal Δ‖²). Learned: `matrix_` `[C, C]`, `bias_` `[C]`, `temperature_`,
+    `converged_`.
 
     >>> rng = np.random.default_rng(0)
     >>> y = rng.integers(0, 3, 2000)

@@ -41,7 +41,7 @@ MAX_FLOOR_ENTRIES = 1 << 22
 def ece_classwise(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
-    """Expected calibration error, class-wise: the mean over classes of the error of P(y|x).
+    """Expected calibration error (ECE): |mean P(y|x) − share of y|, averaged over bins, then over classes y.
 
     >>> round(ece_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]]), 4)
     0.15
@@ -52,7 +52,7 @@ def ece_classwise(
 def ece_top_label(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
-    """Expected calibration error of the confidence, the probability of the predicted class.
+    """ECE of the predicted class: |mean confidence − accuracy|, averaged over bins.
 
     >>> ece_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
@@ -71,7 +71,7 @@ def _ece(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning
 def ece_classwise_debiased(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
-    """`ece_classwise` minus the expected effect of label noise in bins with few rows; see `_debiased`.
+    """`ece_classwise` minus its expected bias, which comes from bins with few rows.
 
     >>> ece_classwise_debiased([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.15
@@ -82,7 +82,7 @@ def ece_classwise_debiased(
 def ece_top_label_debiased(
     labels: Any, *, logits: Any = None, probs: Any = None, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> float:
-    """`ece_top_label` minus the expected effect of label noise in bins with few rows; see `_debiased`.
+    """`ece_top_label` minus its expected bias, which comes from bins with few rows.
 
     >>> round(ece_top_label_debiased([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]]), 4)
     0.3544
@@ -94,7 +94,7 @@ def ece_top_label_debiased(
 def mce_classwise(
     labels: np.ndarray, probs: np.ndarray, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> SufficientStatistics:
-    """Maximum calibration error, class-wise: the largest gap of any bin of any class.
+    """Maximum calibration error (MCE): the largest |mean P(y|x) − share of y| of any bin of any class.
 
     >>> mce_classwise([0, 1], probs=[[0.9, 0.1], [0.2, 0.8]])
     0.2
@@ -106,7 +106,7 @@ def mce_classwise(
 def mce_top_label(
     labels: np.ndarray, probs: np.ndarray, n_bins: int = N_BINS, binning: Binning = "width"
 ) -> SufficientStatistics:
-    """Maximum calibration error of the confidence.
+    """MCE of the predicted class: the largest |mean confidence − accuracy| of any bin.
 
     >>> mce_top_label([0, 0], probs=[[0.9, 0.1], [0.1, 0.9]])
     0.4
@@ -287,7 +287,7 @@ _HALVINGS = 9  # then one step along the chord: the result to about 1e-5
 
 @from_statistics
 def smooth_ece(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Smooth calibration error of the confidence (Błasiok & Nakkiran 2023): without bins.
+    """Calibration error of the confidence with kernel smoothing instead of bins (Błasiok & Nakkiran 2023).
 
     With c_i the confidence of row i, a_i whether it is correct, and K_σ the Gaussian kernel reflected at 0 and 1,
 

@@ -104,7 +104,7 @@ def is_drawn_in_blocks(n_rows: int, n_classes: int) -> bool:
 
 @from_statistics
 def accuracy(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """The share of rows with the label as the most probable class.
+    """The share of rows whose most probable class is the label.
 
     >>> accuracy([1, 0], probs=[[0.2, 0.8], [0.3, 0.7]])
     0.5
@@ -131,7 +131,7 @@ def macro_f1(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
 
 @from_statistics
 def matthews(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Matthews correlation of labels and predictions for any number of classes; 0 if either is constant.
+    """Matthews correlation of labels and predictions, for any number of classes; 0 if either is constant.
 
     >>> matthews([1, 0], probs=[[0.2, 0.8], [0.9, 0.1]])
     1.0
@@ -148,7 +148,7 @@ def matthews(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
 
 @from_statistics
 def nll(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Negative log-likelihood of the labels: the mean of −log P(label|x), in nats.
+    """Negative log-likelihood: the mean of −log P(label|x), in nats.
 
     A probability of exactly 0 for the label counts as the smallest float64, 2.2e-308 (708 nats), so that the mean stays
     finite: probabilities that were rounded before they were written contain such zeros.
@@ -161,7 +161,7 @@ def nll(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
 
 @from_statistics
 def brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Brier score: the mean over rows of Σ_y (P(y|x) − [label is y])², from 0 to 2 for any number of classes.
+    """Brier score: the mean over rows of Σ_y (P(y|x) − [label is y])², from 0 to 2.
 
     >>> brier([1], probs=[[0.5, 0.5]])
     0.5
@@ -171,7 +171,7 @@ def brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
 
 @from_statistics
 def confidence_on_errors(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """The mean confidence of the wrong predictions; NaN if there are none.
+    """The mean confidence of wrong predictions; NaN if there are none.
 
     >>> confidence_on_errors([0, 1, 1], probs=[[0.9, 0.1], [0.75, 0.25], [0.1, 0.9]])
     0.75
@@ -181,9 +181,9 @@ def confidence_on_errors(labels: np.ndarray, probs: np.ndarray) -> SufficientSta
 
 @from_statistics
 def balanced_brier(labels: np.ndarray, probs: np.ndarray) -> SufficientStatistics:
-    """Brier score of the confidence with equal weight for correct and wrong predictions; NaN if either is missing.
+    """½ · mean of (1 − confidence)² over correct rows + ½ · mean of confidence² over wrong rows.
 
-    ½ · mean of (1 − confidence)² over correct rows + ½ · mean of confidence² over wrong rows.
+    Correct and wrong predictions have equal weight; NaN if there are none of either.
 
     >>> balanced_brier([0, 1], probs=[[0.5, 0.5], [1.0, 0.0]])
     0.625

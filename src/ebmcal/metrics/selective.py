@@ -62,7 +62,7 @@ def _auroc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
 
 @_from_counts
 def error_auroc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """AUROC of the score for errors: the probability that a correct row scores above a wrong one.
+    """AUROC of the confidence: the probability that a correct row has a higher one than a wrong row.
 
     NaN if all rows are correct or all are wrong.
 
@@ -74,8 +74,9 @@ def error_auroc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
 
 @_from_counts
 def aurc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
-    """Area under the risk-coverage curve: the mean risk of answering the k most trusted rows, k = 1..n.
+    """Area under the risk-coverage curve: the mean risk over all coverages.
 
+    That is, the mean over k = 1..n of the risk of answering the k most trusted rows.
     A level of m rows, e of them wrong, after N rows, E of them wrong, adds Σ_j (E + j·e/m)/(N + j) over j = 1..m,
     which is e + (E − N·e/m)(H(N+m) − H(N)) with H the harmonic numbers.
 
@@ -94,7 +95,7 @@ def aurc(correct: np.ndarray, wrong: np.ndarray) -> np.ndarray:
 
 @_from_counts
 def accuracy_at_coverage(correct: np.ndarray, wrong: np.ndarray, coverage: float = 0.8) -> np.ndarray:
-    """Accuracy on the most trusted share of rows (at least one row); option `coverage`, by default 0.8.
+    """Accuracy on the most confident rows, by default 80% of all (`coverage`).
 
     >>> accuracy_at_coverage([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]], coverage=0.5)
     1.0
@@ -111,9 +112,7 @@ def accuracy_at_coverage(correct: np.ndarray, wrong: np.ndarray, coverage: float
 
 @_from_counts
 def coverage_at_risk(correct: np.ndarray, wrong: np.ndarray, risk: float = 0.05) -> np.ndarray:
-    """The largest share of rows that a threshold on the score can answer with at most this risk; 0 if there is none.
-
-    Option `risk`, by default 0.05.
+    """The largest coverage with at most 5% risk (`risk`); 0 if there is none.
 
     >>> coverage_at_risk([0, 1], probs=[[0.9, 0.1], [0.6, 0.4]], risk=0.1)
     0.5
