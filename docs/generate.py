@@ -1,4 +1,4 @@
-"""Writes the tables in the documentation that come from the code, between `<!-- NAME -->` and `<!-- end -->`.
+"""Writes the tables that come from the code or from results into the pages, between `<!-- NAME -->` and `<!-- end -->`.
 
 python docs/generate.py               # update all pages
 python docs/generate.py --check       # exit with 1 if a page is out of date
@@ -192,7 +192,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed, "faults": faults, **study_blocks(),
 }  # fmt: skip
 
-PAGES = [ROOT / "README.md", ROOT / "results" / "README.md", *sorted(DOCS.rglob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md")), *sorted(DOCS.rglob("*.md"))]
 
 _MARKERS = re.compile(rf"<!-- ({'|'.join(BLOCKS)}) -->\n.*?<!-- end -->", re.DOTALL)
 
