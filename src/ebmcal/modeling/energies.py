@@ -5,8 +5,8 @@
     sharp-hidden   Ê(x) = -max_y f(x)[y]                        equation 5
 
 Why centred: at initialisation all logits are about 0, so the published -logsumexp f is about -log C. NCE starts from
-Ê = 0 (data and noise equally likely) only if that offset is removed; otherwise it first drags every logit down, which
-costs accuracy when there are many classes. `centered=False` gives the published form.
+Ê = 0 (data and noise equally likely) only if that offset is removed; otherwise it first lowers every logit, which with
+many classes costs calibration and OOD detection. `centered=False` gives the published form.
 """
 
 import math

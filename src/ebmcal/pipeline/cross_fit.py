@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 #: The split of out-of-fold predictions.
 SPLIT = "out_of_fold"
 
-#: Folds for up to `SMALL` rows. Above, one part is held out: 20% of the rows, or 10% if that is at least `HELD_OUT`.
+#: Folds for up to `SMALL` rows. Above, one part is held out: 20% of the rows; fewer, down to 10%, if `HELD_OUT` remain.
 N_FOLDS, MAX_PARTS = 5, 10
-SMALL, HELD_OUT = 500, 400
+SMALL, HELD_OUT = 500, 200
 
 #: Fewer folds than this get a warning.
 FEW = 4
