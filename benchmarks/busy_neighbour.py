@@ -17,14 +17,17 @@ from pathlib import Path
 
 import ebmcal  # noqa: F401  # sets the environment before torch is loaded
 
-#: Way of waiting -> environment. An empty GOMP_SPINCOUNT would be invalid, so torch's own setting is its default value.
+#: Way of waiting -> environment. KMP_BLOCKTIME at its default value keeps ebmcal from changing anything. (GOMP_SPINCOUNT
+#: at its default value would make threads of oversubscribed cores spin, which libgomp avoids if it is not set.)
 SETTINGS = {
-    "torch's default": {"GOMP_SPINCOUNT": "300000", "KMP_BLOCKTIME": "200"},
+    "torch's default": {"KMP_BLOCKTIME": "200"},
     "passive": {"GOMP_SPINCOUNT": "0"},
     "1,000 spins": {"GOMP_SPINCOUNT": "1000"},
     "10,000 spins": {"GOMP_SPINCOUNT": "10000"},
     "ebmcal": {},
 }
+#: Ends by itself, in case this script is killed.
+NEIGHBOUR = "import time\nend = time.monotonic() + 300\nwhile time.monotonic() < end: pass"
 GOALS = {"idle": 1.05, "busy": 1.5}
 
 
@@ -59,7 +62,7 @@ def measure(kind: str, setting: str, busy: bool, options: argparse.Namespace) ->
     names = ("GOMP_SPINCOUNT", "KMP_BLOCKTIME", "OMP_WAIT_POLICY", "OMP_NUM_THREADS")
     environment = {k: v for k, v in os.environ.items() if k not in names} | SETTINGS[setting]
     command = [sys.executable, __file__, "--child", kind, "--steps", str(options.steps), "--threads"]
-    neighbour = subprocess.Popen([sys.executable, "-c", "while True: pass"]) if busy else None
+    neighbour = subprocess.Popen([sys.executable, "-c", NEIGHBOUR]) if busy else None
     try:
         result = subprocess.run(
             [*command, str(options.threads)], env=environment, check=True, capture_output=True, text=True

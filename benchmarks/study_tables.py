@@ -178,7 +178,8 @@ def ranking() -> str:
             t = np.array(found, float)
             change = t[:, 1] / t[:, 3] - 1
             rows.append([
-                title(method, calibrator) + (STRONG if at_strength else ""), str(len(t)), f"{100 * (t[:, 0] - t[:, 2]).mean():+.1f}",
+                title(method, calibrator) + (STRONG if at_strength else ""), str(len(t)),
+                f"{100 * (t[:, 0] - t[:, 2]).mean():+.1f}",
                 f"{t[:, 3].mean():.3f} → {t[:, 1].mean():.3f}", f"{100 * (t[:, 1].mean() / t[:, 3].mean() - 1):+.0f}%",
                 f"{(change < 0).sum()}", MISSING if method.endswith("default") else
                 f"{100 * (t[:, 5].mean() / t[:, 7].mean() - 1):+.0f}%",

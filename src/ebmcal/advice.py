@@ -297,18 +297,24 @@ def _sentences(
     yield from _cautions([c for c in found if c.method != described.method], known, rows, n_test)
     others = [c for c in found if c.calibrator is None and c.method not in ("baseline", FROZEN_PROBE)]
     if base and others:
-        other = min(others, key=lambda c: c.nll)
-        numbers = [f"NLL {other.nll:.3f} instead of {base.nll:.3f}"] if abs(other.nll - base.nll) >= 0.0005 else []
-        if (change := f"{100 * (other.accuracy - base.accuracy):+.1f}") not in ("+0.0", "-0.0"):
-            numbers.append(f"accuracy {change} points")
-        shown = f": {', '.join(numbers)} on the {rows} rows" if numbers else f" on the {rows} rows"
-        both = [c for method in (other.method, base.method) for c in found if c.method == method and c.calibrator]
-        effects = [pair[0].effect(pair[1]) for pair in ((other, base), both) if len(pair) == 2]
-        start = "With or without" if effects[0] == effects[-1] and both[1:] else "Without"
-        sentence = f"{start} temperature, {other.method} {effects[0]} compared with {base.method}{shown}"
-        if effects[0] != effects[-1]:
-            sentence += f"; with temperature, it {effects[-1]} (NLL {both[0].nll:.3f} and {both[1].nll:.3f})"
-        yield f"{sentence}."
+        yield _effect_of_energy(min(others, key=lambda c: c.nll), base, found, rows)
+
+
+def _effect_of_energy(other: Candidate, base: Candidate, found: Sequence[Candidate], rows: str) -> str:
+    """What another method changes compared with the baseline: both with a temperature, or both as trained."""
+    scaled = [c for m in (other, base) for c in found if c.method == m.method and c.calibrator]
+    pairs = {"as trained": (other, base)}
+    if len(scaled) == 2:
+        pairs["with temperature"] = (scaled[0], scaled[1])
+    parts: dict[str, list[str]] = {}
+    for when, (ours, theirs) in pairs.items():
+        numbers = parts.setdefault(ours.effect(theirs), [])
+        if abs(ours.nll - theirs.nll) >= 0.0005:
+            numbers.append(f"{when} {ours.nll:.3f} instead of {theirs.nll:.3f}")
+    shown = " and ".join(effect + (f" (NLL {', '.join(n)})" if n else "") for effect, n in parts.items())
+    change = f"{100 * (other.accuracy - base.accuracy):+.1f}"
+    accuracy = "" if change in ("+0.0", "-0.0") else f"; accuracy {change} points"
+    return f"Compared with {base.method} on the {rows} rows, {other.method} {shown}{accuracy}."
 
 
 def _frozen_probe(found: Sequence[Candidate], chosen: Candidate) -> Iterator[str]:
@@ -337,7 +343,8 @@ def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
     if scaled is None:
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
     if plain.gap.verdict is None:
-        return sentence
+        gain = f"T = {plain.temperature:.2f} lowers the NLL from {plain.nll:.3f} to {scaled.nll:.3f}"
+        return f"{sentence} Temperature scaling still helps: {gain}." if scaled.nll < plain.nll else sentence
     longer = " Training longer (--epochs) may help too." if plain.gap.verdict == "underconfident" else ""
     return (
         f"{sentence} With temperature scaling (T = {plain.temperature:.2f}; cross-validated) the mean confidence is "

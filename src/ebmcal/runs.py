@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ebmcal.advice import label_issue_advice
 from ebmcal.config import RunConfig, continued_config, load_config
 from ebmcal.data import DataConfig, check_sources, find_task, row_places
 from ebmcal.data.files import check_file
@@ -76,7 +77,9 @@ class Run:
     @property
     def advice(self) -> list[str]:
         """The recommendation, in sentences."""
-        return list((self.document.get("advice") or {}).get("sentences", ()))
+        found = list((self.document.get("advice") or {}).get("sentences", ()))
+        n_issues = len(self.document.get("label_issues") or ())
+        return found + ([label_issue_advice(n_issues)] if n_issues else [])
 
     @property
     def label_issues(self) -> "pd.DataFrame":
@@ -198,7 +201,7 @@ def run(
         output: The run directory. Default: a temporary one that lives as long as the returned object.
         config: A `RunConfig` or a YAML file; the other arguments override it.
         settings: Any other field of `RunConfig` by name.
-        progress: Show progress bars. Default: on terminals and in notebooks.
+        progress: Report progress: bars on terminals and in notebooks, lines elsewhere. False: only in `log.txt`.
 
     Example:
         run = ebmcal.run((texts, labels), output="runs/mine")
@@ -240,11 +243,16 @@ def start_run(config: RunConfig, in_memory: Mapping[str, Any] | None = None, *, 
     assert config.output is not None
     output = config.output.expanduser()
     _check(config, output, in_memory or {})
+    reporter = make_reporter(progress is not False, RunDir(output).log)
     if (recorded := RunDir(output).config).is_file():
-        config = continued_config(config, recorded)
+        given, config = config, continued_config(config, recorded)
+        kept = {name: value for name, value in config if value != getattr(given, name)}
+        if kept:
+            shown = ", ".join(f"{name}={value}" for name, value in kept.items())
+            reporter.info(f"run: continuing with the settings of {output}: {shown}")
     from ebmcal.pipeline import run_stages  # imports torch, which takes seconds
 
-    run_stages(config.model_copy(update={"output": output}), make_reporter(progress, RunDir(output).log), in_memory)
+    run_stages(config.model_copy(update={"output": output}), reporter, in_memory)
     return Run(output, owner)
 
 

@@ -387,7 +387,7 @@ def test_align_refuses_what_cannot_be_paired():
     a = sample(ids=list("abcdefg"))
     with pytest.raises(EbmcalError, match="id 'a' is on rows 0 and 6"):
         align([sample(ids=list("abcdefa")), a])
-    with pytest.raises(EbmcalError, match="only in the first.*number 2 have no ids: name the column of ids `id`"):
+    with pytest.raises(EbmcalError, match="only in the first.*ids of number 2 are row numbers"):
         align([a, sample()])
     with pytest.raises(EbmcalError, match="id 'a' is only in the first"):
         align([a, sample(ids=list("xbcdefg"))])

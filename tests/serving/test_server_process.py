@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 import resource
+import shutil
 import signal
 import socket
 import subprocess
@@ -94,9 +95,10 @@ def serving(*arguments, **options):
 
 
 @pytest.fixture(scope="module")
-def server(folder):
+def server(folder, tmp_path_factory):
     """A server with the web UI that may open few files."""
-    flags = ("--ui", "--baseline", folder, "--max-queue", 2048, "--timeout", WAIT)
+    other = shutil.copytree(folder, tmp_path_factory.mktemp("other") / folder.name)
+    flags = ("--ui", "--baseline", other, "--max-queue", 2048, "--timeout", WAIT)
     with serving(folder, 0, *flags, max_files=512) as server:
         yield server
 
@@ -248,6 +250,7 @@ def test_what_is_refused_before_anything_is_served(tmp_path, folder, command):
     assert "max_texts must be at least 1, got 0" in command("serve", folder, "--max-texts", 0, code=1)
     assert "--port: expected" in command("serve", folder, "--port", 99999, code=1)
     assert "add --ui" in command("serve", folder, "--baseline", folder, code=1)
+    assert "is the served model itself" in command("serve", folder, "--ui", "--baseline", folder, "--port", 0, code=1)
     other = save_classifier(tmp_path / "other", ("x", "y", "z"))
     message = command("serve", folder, "--ui", "--baseline", other, "--port", "0", code=1)
     assert "different labels: bad, fair, good and x, y, z" in message

@@ -190,8 +190,9 @@ class Calibrator:
         n_classes = logits.shape[1]
         if n_distinct < (least := self.min_rows(n_classes)):
             hint = "" if self.name == "temperature" else ", or use temperature scaling, which needs the fewest"
+            rows = f"{n_distinct}{'' if n_distinct == len(y) else ' different'} rows"
             warnings.warn(
-                f"{n_distinct} rows are few for {self.name} with {n_classes} classes (at least {least} recommended): "
+                f"{rows} are few for {self.name} with {n_classes} classes (at least {least} recommended): "
                 f"the probabilities may become worse. Fit on more rows{hint}.",
                 FewRowsWarning,
                 stacklevel=3,

@@ -44,7 +44,6 @@ def run_config(
         raise EbmcalError("Choose a run directory: --output runs/NAME")
     if os.environ.get("RANK", "0") == "0":  # at once: importing torch may take a minute
         typer.echo(f"ebmcal {__version__}: {config.task or config.train} to {config.output}", err=True)
-    from ebmcal.advice import label_issue_advice
     from ebmcal.runs import start_run
 
     finished = start_run(config, progress=True)
@@ -54,8 +53,6 @@ def run_config(
     finished.table(verbose=verbose).print()
     for sentence in finished.advice:
         typer.echo(textwrap.fill(sentence, WIDTH))
-    if n := len(finished.label_issues):
-        typer.echo(textwrap.fill(f"{label_issue_advice(n)} See 'Label issues' in the report.", WIDTH))
     typer.echo(f"Report: {finished.report}")
 
 

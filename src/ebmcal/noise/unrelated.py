@@ -1,6 +1,6 @@
 """Unrelated noise: texts that are clearly not data. Shuffled or random words of the training texts, or a user's file.
 
-In a mixture, the energy of such texts rises, too; splices alone share their words and most of their order with the data.
+In a mixture the energy of such texts rises, too; splices alone share words and most of their order with the data.
 """
 
 from collections.abc import Sequence

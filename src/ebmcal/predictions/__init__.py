@@ -251,8 +251,9 @@ def align(predictions: Sequence[Predictions]) -> list[Predictions]:
         if lone is not None:
             holder = "the first predictions" if lone in order else f"predictions number {number}"
             without = [i for i, p in ((1, first), (number, other)) if p.ids.tolist() == _row_numbers(len(p))]
-            hint = f" Predictions number {without[0]} have no ids: name the column of ids `id`." if without else ""
-            raise EbmcalError(f"The row with id {lone!r} is only in {holder}; expected the same rows.{hint}")
+            if without:
+                holder += f" (the ids of number {without[0]} are row numbers; a column of other ids must be named `id`)"
+            raise EbmcalError(f"The row with id {lone!r} is only in {holder}; expected the same rows.")
         if other.label_names != first.label_names:
             raise EbmcalError(f"Classes differ: {first.label_names} and, in number {number}, {other.label_names}.")
         rows = other.rows([where[i] for i in order])

@@ -187,7 +187,7 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
     right = rows.predicted == rows.labels
     if focus.is_recommended:
         name = "Recommended model" if is_useful else "First choice, but see below"
-        yield name, focus.name, _model_detail(focus)
+        yield name, focus.subject.method, _model_detail(focus)
     else:
         fitted = data.evaluation.meta.get("fitted_on", {}).get(focus.subject.name)
         detail = f"calibrated on {fitted}" if focus.after is not None else "probabilities as given"
@@ -217,7 +217,8 @@ def _interval(right: np.ndarray) -> str:
 def _model_detail(focus: Focus) -> str:
     seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
     fitted = next((rows for end, (_, rows) in FITTED_ON.items() if (focus.calibrator or "").endswith(f"({end})")), None)
-    return f"confidence calibrated on {fitted}{seed}" if focus.after is not None and fitted else f"as trained{seed}"
+    corrected = f"its confidence is corrected by a calibrator fitted on {fitted}: {focus.calibrator}"
+    return f"{corrected}{seed}" if focus.after is not None and fitted else f"as trained{seed}"
 
 
 def confidence_verdict(rows: Predictions) -> str:

@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from ebmcal.advice import FEW_ROWS
 from ebmcal.data import row_places
 from ebmcal.errors import plural
 from ebmcal.metrics import HEADLINE_METRICS, METRICS, reliability_bins
+from ebmcal.metrics.calibration import N_BINS
 from ebmcal.predictions import Predictions
 from ebmcal.reports.page import Table, format_value
 from ebmcal.run_dir import FROZEN_PROBE
@@ -186,8 +188,11 @@ def summary_table(
 
 
 def _is_tied(evaluation: "Evaluation", metric: str, keys: Sequence[Key], test_set: str) -> bool:
-    """Whether no value of a metric is best: rows were too few for tests, or all were tested without a difference."""
-    frame = evaluation.comparisons
+    """Whether no value of a metric is best: rows are too few, or all were tested without a difference."""
+    results, frame = evaluation.results, evaluation.comparisons
+    n_rows = results.loc[results["test_set"] == test_set, "n_rows"].max()
+    if n_rows < (10 * N_BINS if "ece" in metric else FEW_ROWS):
+        return True
     tests = frame[(frame["metric"] == metric) & (frame["test_set"] == test_set)]
     all_tested = 0 < len(keys) - 1 == len(tests)  # all but the reference
     return bool(evaluation.meta.get("not_compared")) or bool(all_tested and (tests["p_adjusted"] >= 0.05).all())

@@ -91,7 +91,10 @@ def _load_models(folders: Sequence[PathLike]) -> dict[str, Model]:
     for model in map(load, folders):
         name = model_name(model.folder)
         models[f"{name} (2)" if name in models else name] = model
-    labels = [model.label_names for model in models.values()]
+    found = list(models.values())
+    if len(found) == 2 and found[0].folder.resolve() == found[1].folder.resolve():
+        raise EbmcalError(f"--baseline is the served model itself, {found[0].folder}. Give another model.")
+    labels = [model.label_names for model in found]
     if labels[0] != labels[-1]:
         shown = " and ".join(", ".join(names) for names in labels)
         raise EbmcalError(f"Model and baseline have different labels: {shown}. Give two models of the same task.")
