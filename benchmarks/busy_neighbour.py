@@ -17,8 +17,8 @@ from pathlib import Path
 
 import ebmcal  # noqa: F401  # sets the environment before torch is loaded
 
-#: Way of waiting -> environment. KMP_BLOCKTIME at its default value keeps ebmcal from changing anything. (GOMP_SPINCOUNT
-#: at its default value would make threads of oversubscribed cores spin, which libgomp avoids if it is not set.)
+#: Way of waiting -> environment. KMP_BLOCKTIME at its default value keeps ebmcal from changing anything. GOMP_SPINCOUNT
+#: at its default value would make threads of oversubscribed cores spin, which libgomp does not if it is not set.
 SETTINGS = {
     "torch's default": {"KMP_BLOCKTIME": "200"},
     "passive": {"GOMP_SPINCOUNT": "0"},
