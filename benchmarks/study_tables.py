@@ -580,7 +580,7 @@ def draw_rows() -> None:
     axes.minorticks_off()
     axes.set_xlabel("training rows")
     axes.set_ylabel("NLL of baseline − hidden\n(both with temperature; above 0: hidden is better)")
-    axes.legend(frameon=False)
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     save(figure, "study-rows")
 
 

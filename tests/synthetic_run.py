@@ -146,7 +146,7 @@ def make_results(values, **columns):
                 "test_set": "test",
                 "metric": metric,
                 "value": value,
-                "n_rows": 90,
+                "n_rows": 400,
                 "note": "",
             }
             rows.append({**place, **row, **interval, "noise_floor": None, "n_seeds": None, **columns})

@@ -98,6 +98,7 @@ class Advice:
     evidence: tuple[Mapping[str, Any], ...] = ()  # one entry per candidate, best first
     rows: str = "calibration"  # the rows that the choice is based on
     n_rows: int = 0
+    has_learned: bool = True  # whether a model is more accurate than the most frequent class
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "sentences", shorten(self.sentences))
@@ -201,7 +202,7 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     sentences = tuple(_sentences(found, chosen, known, rows, n_test))
     trial = next(trial for trial in predictions if trial.method == chosen.method)
     evidence = tuple(c.to_json() for c in sorted(found, key=lambda c: c.nll))
-    return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows)
+    return Advice(trial, chosen.calibrator, sentences, evidence, rows, known.n_rows, _has_learned(found, known))
 
 
 def _simplicity(trial: Trial) -> tuple[bool, bool, bool, int]:
@@ -297,21 +298,22 @@ def _sentences(
     yield from _cautions([c for c in found if c.method != described.method], known, rows, n_test)
     others = [c for c in found if c.calibrator is None and c.method not in ("baseline", FROZEN_PROBE)]
     if base and others:
-        yield _effect_of_energy(min(others, key=lambda c: c.nll), base, found, rows)
+        other = next((c for c in others if c.method == chosen.method), min(others, key=lambda c: c.nll))
+        yield _effect(other, base, found, rows)
 
 
-def _effect_of_energy(other: Candidate, base: Candidate, found: Sequence[Candidate], rows: str) -> str:
+def _effect(other: Candidate, base: Candidate, found: Sequence[Candidate], rows: str) -> str:
     """What another method changes compared with the baseline: both with a temperature, or both as trained."""
     scaled = [c for m in (other, base) for c in found if c.method == m.method and c.calibrator]
     pairs = {"as trained": (other, base)}
     if len(scaled) == 2:
         pairs["with temperature"] = (scaled[0], scaled[1])
-    parts: dict[str, list[str]] = {}
+    effects: dict[str, list[str]] = {}
     for when, (ours, theirs) in pairs.items():
-        numbers = parts.setdefault(ours.effect(theirs), [])
-        if abs(ours.nll - theirs.nll) >= 0.0005:
-            numbers.append(f"{when} {ours.nll:.3f} instead of {theirs.nll:.3f}")
-    shown = " and ".join(effect + (f" (NLL {', '.join(n)})" if n else "") for effect, n in parts.items())
+        is_equal = abs(ours.nll - theirs.nll) < 0.0005
+        numbers = "" if is_equal else f" (NLL {ours.nll:.3f} instead of {theirs.nll:.3f})"
+        effects.setdefault("made no clear difference" if is_equal else ours.effect(theirs), []).append(when + numbers)
+    shown = ", but ".join(f"{effect} {' and '.join(parts)}" for effect, parts in effects.items())
     change = f"{100 * (other.accuracy - base.accuracy):+.1f}"
     accuracy = "" if change in ("+0.0", "-0.0") else f"; accuracy {change} points"
     return f"Compared with {base.method} on the {rows} rows, {other.method} {shown}{accuracy}."
@@ -343,8 +345,8 @@ def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
     if scaled is None:
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
     if plain.gap.verdict is None:
-        gain = f"T = {plain.temperature:.2f} lowers the NLL from {plain.nll:.3f} to {scaled.nll:.3f}"
-        return f"{sentence} Temperature scaling still helps: {gain}." if scaled.nll < plain.nll else sentence
+        gain = f"(T = {plain.temperature:.2f}) lowers the NLL from {plain.nll:.3f} to {scaled.nll:.3f}"
+        return f"{sentence} Temperature scaling {gain}." if scaled.nll < plain.nll else sentence
     longer = " Training longer (--epochs) may help too." if plain.gap.verdict == "underconfident" else ""
     return (
         f"{sentence} With temperature scaling (T = {plain.temperature:.2f}; cross-validated) the mean confidence is "
@@ -369,7 +371,7 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
     seen = set(known.labels.tolist())
     missing = [name for index, name in enumerate(known.label_names) if index not in seen]
     if missing:
-        shown = ", ".join(missing[:5]) + (", …" if len(missing) > 5 else "")
+        shown = ", ".join(missing[:5]) + (f", … ({len(missing)} labels)" if len(missing) > 5 else "")
         yield f"No {rows} row has the label {shown}; calibrators cannot learn about it."
     bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:

@@ -35,6 +35,13 @@ def test_the_held_out_part_of_large_data_is_10_to_20_percent(n_rows, n_held_out)
     assert (folds_of(np.arange(n_rows), np.arange(n_rows) % 2) == 0).sum() == n_held_out
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_copies_of_a_text_do_not_fill_the_held_out_part(seed):
+    keys = np.where(np.arange(600) < 360, 0, np.arange(600))  # one text is 60% of the rows
+    labels = np.where(keys == 0, 0, np.arange(600) % 2)
+    assert (plan_folds(keys, labels, ["a", "b"], None, seed, Reporter()) == 0).sum() < 120
+
+
 def test_folds_are_stratified_and_keep_duplicates_together():
     labels = np.repeat([0, 1], [80, 20])
     folds = folds_of(np.arange(100), labels, 5)

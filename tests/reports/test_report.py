@@ -115,7 +115,7 @@ def test_first_screen_says_what_how_good_and_what_to_do(finished):
     for part in (
         "Recommended model", "hidden + temperature (dev)", f"{right.mean():.1%}", f"{right.sum()} of 400 test texts",
         "Average confidence", "When it is at least 90% sure", "Use hidden + temperature (dev) <now>.",
-        f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "decided on 400 calibration rows",
+        f"ebmcal predict {run} new.csv --output labelled.csv", "ebmcal serve", "chosen on 400 calibration rows",
         "come from test rows", "temperature: one number (T) that makes", "14 training rows whose labels may be wrong",
         "baseline: finetuned in the usual way", "hidden: finetuned to tell", "dev: fitted on calibration rows",
         "Trained on 1,000 texts. Tested on 400 texts.", "mean of 2 seeds",
@@ -320,7 +320,8 @@ def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
     results["recommended"] = {"trial": "hidden-seed1", "calibrator": "temperature (cross-fit)"}
     (run / "results.json").write_text(json.dumps(results))
     text, _ = page_of(run)
-    assert "calibrated on out-of-fold rows" in text
+    assert "its confidence was corrected after training" in text
+    assert "The model is hidden + temperature (cross-fit), seed 1." in text
     assert "out-of-fold rows of this run are training texts, and the command refuses them" in visible(text)
     assert "hidden (seed 1): training rows, predicted by models trained without them" in text
     assert "The calibrator was fitted on these rows" in text

@@ -433,6 +433,8 @@ def make_page(document: Mapping[str, Any]) -> Page:
     """The page: alarms, pictures over time, and the table."""
     alarms, windows, n_untested = document["alarms"], document["windows"], _count_untested(document)
     lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}"
+    if n_drifted := sum(bool(window["drift"]) for window in windows):
+        lead += f", drift in {n_drifted} of them"
     lead += f"; drift was not tested in {n_untested} of them." if n_untested else "."
     pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
     table = window_table(document)

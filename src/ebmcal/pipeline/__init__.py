@@ -217,8 +217,8 @@ def _claim(work: Workspace) -> None:
     changed = [name for name, value in fingerprints.items() if recorded.get(name) != value]
     if changed:
         raise EbmcalError(
-            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started. Use "
-            "another --output."
+            f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started, or "
+            "--test or --calibration did. Use another --output."
         )
     write_json(directory.fingerprints, recorded | fingerprints)
     write_text(directory.config, dump_config(config))
@@ -269,7 +269,8 @@ def conclude(work: Workspace) -> None:
     misspelt = [f"These labels may be the same: {alike}. {again}"] if pairs else []
     chosen = predictions[advice.trial]
     advice = replace(advice, sentences=(*misspelt, *undertrained_folds(advice.trial, chosen), *advice.sentences))
-    issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if SPLIT in chosen else []
+    has_folds = SPLIT in chosen and advice.has_learned
+    issues = find_label_issues(chosen[SPLIT]).head(MAX_LABEL_ISSUES).to_dict("records") if has_folds else []
     results = evaluation.to_json() | {
         "task": work.data.name,
         "task_metric": work.data.metric,

@@ -6,6 +6,7 @@ sections follow: all results, every model, energies, training, noise, data and s
 
 import contextlib
 import json
+import math
 import re
 import shlex
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from ebmcal.predictions import Predictions
 from ebmcal.reports import page, plots, tables
 from ebmcal.reports.page import Block, Part, Picture, Section, Table
 from ebmcal.reports.plots import CAPTIONS, draw
-from ebmcal.reports.run_data import FITTED_ON, Focus, RunData, Subject, find_focus, read_run
+from ebmcal.reports.run_data import Focus, RunData, Subject, find_focus, read_run
 from ebmcal.run_dir import FROZEN_PROBE, RunDir
 from ebmcal.storage import PathLike, read_json
 
@@ -159,16 +160,20 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     for title, items in {"What to do": todo, "What was found": found}.items():
         if items:
             yield Block("bullets", items, title)
+    if focus.is_recommended:
+        yield Block("note", _where_from(data, focus))
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
+        error = _reachable_error(focus.rows)
         commands = [
             ("Label the texts of a file", f"ebmcal predict {run} new.csv --output labelled.csv"),
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
-            ("Leave doubtful texts to people", f"ebmcal abstain {run} --data other_labelled.csv --max-error 0.05"),
+            (
+                f"Leave doubtful texts to people, so that at most {error:.0%} of the answers are wrong",
+                f"ebmcal abstain {run} --data other_labelled.csv --max-error {error:g}",
+            ),
         ]
         yield Block("commands", commands, "Commands")
-    if focus.is_recommended:
-        yield Block("note", _where_from(data, focus))
     methods = [subject.method for subject in data.subjects] if data.root else []
     words = " ".join([focus.name, *methods, *sentences])
     if explained := list(_explanations(words)):
@@ -193,7 +198,9 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
         detail = f"calibrated on {fitted}" if focus.after is not None else "probabilities as given"
         more = f"; the first of {len(data.subjects)} evaluated" if len(data.subjects) > 1 else ""
         yield "Model", focus.name, detail + more
-    yield "Accuracy", f"{right.mean():.1%}", f"{_share(right)} test texts right ({_interval(right)})"
+    largest = np.bincount(rows.labels).max() / len(rows)
+    detail = f"{_share(right)} test texts right ({_interval(right)}); always the most frequent label: {largest:.1%}"
+    yield "Accuracy", f"{right.mean():.1%}", detail
     yield "Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows)
     least = max(LEAST_SURE, 0.1 * len(rows))
     level = next((level for level in LEVELS if (rows.confidence >= level).sum() >= least), None)
@@ -203,6 +210,19 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
             f"{_share(right[sure])} texts with this confidence, {sure.mean():.0%} of all ({_interval(right[sure])})"
         )
         yield f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail
+
+
+def _reachable_error(rows: Predictions) -> float:
+    """An error rate that a rule can guarantee with some hundred rows: that of the texts it is most sure of, in steps of
+    5 points.
+
+    >>> _reachable_error(Predictions([0] * 95 + [1] * 5, ("no", "yes"), probs=[[0.9, 0.1]] * 100))
+    0.15
+    """
+    right = rows.predicted == rows.labels
+    surest = right[np.argsort(-rows.confidence, kind="stable")][: max(LEAST_SURE, len(rows) // 4)]
+    low, _ = wilson(surest.sum(), np.array(len(surest)))
+    return min(0.5, math.ceil(20 * (1 - float(low))) / 20)
 
 
 def _share(right: np.ndarray) -> str:
@@ -215,10 +235,9 @@ def _interval(right: np.ndarray) -> str:
 
 
 def _model_detail(focus: Focus) -> str:
-    seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
-    fitted = next((rows for end, (_, rows) in FITTED_ON.items() if (focus.calibrator or "").endswith(f"({end})")), None)
-    corrected = f"its confidence is corrected by a calibrator fitted on {fitted}: {focus.calibrator}"
-    return f"{corrected}{seed}" if focus.after is not None and fitted else f"as trained{seed}"
+    kind = next((text for words, text in GLOSSARY.items() if re.fullmatch(words, focus.subject.method)), "").rstrip(".")
+    confidence = "its confidence was corrected after training" if focus.after is not None else "as trained"
+    return f"{kind}; {confidence}" if kind else confidence
 
 
 def confidence_verdict(rows: Predictions) -> str:
@@ -240,9 +259,10 @@ def _where_from(data: RunData, focus: Focus) -> str:
     """Which rows the numbers come from, and which rows an abstention rule needs."""
     n_rows, kind = (data.part("advice").get(name) for name in ("n_rows", "rows"))
     chosen = plural(n_rows, f"{kind} row") if isinstance(n_rows, int) else f"{kind or 'calibration'} rows"
+    seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
     text = (
-        f"Which model to use was decided on {chosen}. The boxes above and everything below come from test rows, which "
-        "played no part in the decision, so the numbers differ."
+        f"The model is {focus.name}{seed}. It was chosen on {chosen}, which the findings below describe. The boxes "
+        "above, the plots and the tables come from test rows, which played no part in the choice, so numbers differ."
     )
     n_seeds = len([subject for subject in data.subjects if subject.method == focus.subject.method])
     if n_seeds > 1:

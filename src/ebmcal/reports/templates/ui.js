@@ -85,7 +85,8 @@ async function classify() {
 
 function probabilities(model) {
   const box = make("div");
-  box.append(make("h3", model.name));
+  box.append(make("h3", model.label + ", " + percent(model.probabilities[model.label]) + " sure"));
+  box.append(make("p", model.name, { class: "muted" }));
   const table = make("table");
   const caption = make("caption");
   if (model.calibrator) {
@@ -241,7 +242,7 @@ function words(result, text) {
   }
   marked.append(characters.slice(done).join(""));
   const limit = result.n_words > result.words.length ? ` Only the first ${result.words.length} words were tested.` : "";
-  const note = make("p", "Orange words raise the energy, blue words lower it: the difference to the text without the word." + limit,
+  const note = make("p", "Orange words raise the energy, blue words lower it: the difference to the text without the word. This does not explain the label." + limit,
     { class: "muted" });
   const more = make("details");
   const table = make("table");
