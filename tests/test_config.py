@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from ebmcal.config import RunConfig, dump_config, fixed_settings, load_config
+from ebmcal.config import RunConfig, continued_config, dump_config, fixed_settings, load_config
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import METHODS
 from ebmcal.training.recipe import n_epochs, resolve_training
@@ -27,6 +27,15 @@ def test_a_dumped_config_loads_again(tmp_path):
     again = load_config(write(tmp_path / "c.yaml", dump_config(config)))
     assert again == config
     assert fixed_settings(again) == fixed_settings(config)
+
+
+def test_a_continued_run_keeps_what_is_left_open(tmp_path):
+    given = {"train": "mine.csv", "calibration": "held_out.csv", "test": "test.csv", "epochs": 3}
+    recorded = write(tmp_path / "config.yaml", dump_config(load_config(None, given)))
+    config = continued_config(load_config(None, {"train": "mine.csv"}), recorded)
+    assert (config.calibration, config.test, config.epochs) == ("held_out.csv", Path("test.csv"), 3)
+    changed = load_config(None, {"train": "mine.csv", "calibration": "cross-fit"})
+    assert continued_config(changed, recorded).calibration == "cross-fit"
 
 
 def test_all_mistakes_are_reported_at_once():

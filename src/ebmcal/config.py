@@ -233,7 +233,7 @@ def _problems(config: RunConfig) -> list[str]:
         if place and (files := [path for path in (place, *place.parents) if path.is_file()]):
             problems.append(f"{name} {place}: {files[0]} is a file; expected a directory.")
     path, words = config.calibration_file, ("cross-fit", "holdout")
-    if path and not path.exists() and (close := difflib.get_close_matches(str(path), words, n=1)):
+    if path and not (path.suffix or path.exists()) and (close := difflib.get_close_matches(str(path), words, n=1)):
         problems.append(f"calibration: there is no file {str(path)!r}. Did you mean {close[0]!r}?")
     if config.steps and config.epochs:
         problems.append("Give either steps or epochs, not both.")

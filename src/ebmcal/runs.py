@@ -79,7 +79,8 @@ class Run:
         """The recommendation, in sentences."""
         found = list((self.document.get("advice") or {}).get("sentences", ()))
         n_issues = len(self.document.get("label_issues") or ())
-        return found + ([label_issue_advice(n_issues)] if n_issues else [])
+        more = f"{label_issue_advice(n_issues)} See 'Label issues' in the report."
+        return found + ([more] if n_issues else [])
 
     @property
     def label_issues(self) -> "pd.DataFrame":

@@ -183,7 +183,7 @@ def test_other_label_names_are_refused(calibrated_rows):
 
 def test_copies_of_few_rows_are_still_few_rows(calibrated_rows):
     rows = predictions(*calibrated_rows(50, 3)).rows(np.tile(np.arange(50), 10))
-    with pytest.warns(FewRowsWarning, match="50 rows are few for temperature"):
+    with pytest.warns(FewRowsWarning, match="50 different rows are few for temperature"):
         TemperatureScaling().fit_predictions(rows.replace(ids=[f"copy {i}" for i in range(500)]))
 
 

@@ -37,7 +37,7 @@ def test_summary_shows_means_over_seeds_in_the_order_of_the_paper():
     assert column(table, "Model") == ["baseline", "baseline + temperature (dev)", "hidden"]
     assert column(table, "ECE class-wise") == ["0.110", "0.010", "0.040"]
     assert "mean of 2 seeds" in table.notes[0]
-    assert "90 test rows" in table.notes[0]
+    assert "400 test rows" in table.notes[0]
 
 
 def test_recommended_model_is_first_and_marked():
