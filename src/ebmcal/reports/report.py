@@ -152,6 +152,8 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     sentences = [str(sentence) for sentence in data.part("advice").get("sentences") or ()]
     is_useful = focus.is_recommended and any(sentence.startswith("Use ") for sentence in sentences)
     yield Block("facts", list(_facts(data, focus, is_useful)), style="chosen" if is_useful else "")
+    if focus.is_recommended:
+        yield Block("note", _where_from(data, focus))
     sentences = sentences or list(shorten(data.evaluation.verdicts()))
     todo: list[Any] = [sentence for sentence in sentences if is_action(sentence)]
     if n := len(data.label_issues):
@@ -160,8 +162,6 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
     for title, items in {"What to do": todo, "What was found": found}.items():
         if items:
             yield Block("bullets", items, title)
-    if focus.is_recommended:
-        yield Block("note", _where_from(data, focus))
     if focus.is_recommended and data.root is not None:
         run = shlex.quote(str(data.root))
         error = _reachable_error(focus.rows)
