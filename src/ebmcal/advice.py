@@ -303,7 +303,7 @@ def _sentences(
 
 
 def _effect(other: Candidate, base: Candidate, found: Sequence[Candidate], rows: str) -> str:
-    """What another method changes compared with the baseline: both with a temperature, or both as trained."""
+    """What another method changes compared with the baseline, as trained and with temperature."""
     scaled = [c for m in (other, base) for c in found if c.method == m.method and c.calibrator]
     pairs = {"as trained": (other, base)}
     if len(scaled) == 2:

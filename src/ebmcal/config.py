@@ -176,7 +176,7 @@ def continued_config(config: RunConfig, recorded: Path) -> RunConfig:
     """
     old, new = read_yaml(recorded), fixed_settings(config)
     left_open = [name for name, value in new.items() if value is None and name != "task" and name in old]
-    left_open += [name for name in ("test", "calibration") if getattr(config, name) in (None, "auto")]
+    left_open += [name for name in ("test", "calibration") if name in old and getattr(config, name) in (None, "auto")]
     if changed := [
         f"{name} was {old[name]}, is {value}"
         for name, value in new.items()
