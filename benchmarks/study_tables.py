@@ -1,6 +1,6 @@
 """Tables and plots of the study, from the committed files in results/. No training, no torch.
 
-    python benchmarks/study_tables.py      # draws docs/assets/study-*.svg; the tables are inserted by docs/generate.py
+    python benchmarks/study_tables.py  # draws docs/assets/study-*-{light,dark}.svg; docs/generate.py inserts the tables
 
 `BLOCKS` maps the name of a marker in the documentation to the function that writes its table.
 """
@@ -520,6 +520,9 @@ COLOURS = {
     "hidden": "#d55e00", "hidden + temperature (dev)": "#e69f00",
 }  # fmt: skip
 
+#: Background of the plots: the pages they are for.
+PAGES = {"white": "light", "#1e2129": "dark"}
+
 
 def draw_ece() -> None:
     """Top-label ECE per task with intervals."""
@@ -545,7 +548,7 @@ def draw_ece() -> None:
     axes.set_xlim(left=0)
     axes.set_xlabel("top-label ECE on the test rows (95% intervals); lower is better")
     axes.legend(frameon=False, fontsize=8)
-    axes.grid(axis="x", color="#dddddd")
+    axes.grid(axis="x", alpha=0.3)
     save(figure, "study-ece")
 
 
@@ -585,12 +588,19 @@ def draw_rows() -> None:
 
 
 def save(figure, name: str) -> None:
+    """An SVG file with its own background, named after the style of the page that it is for."""
     import matplotlib
 
+    path = ASSETS / f"{name}-{PAGES[matplotlib.rcParams['figure.facecolor']]}.svg"
     with matplotlib.rc_context({"svg.hashsalt": name, "svg.fonttype": "none"}):
-        figure.savefig(ASSETS / f"{name}.svg", bbox_inches="tight", metadata={"Date": None})
+        figure.savefig(path, bbox_inches="tight", metadata={"Date": None})
 
 
 if __name__ == "__main__":
-    draw_ece()
-    draw_rows()
+    import matplotlib.pyplot as plt
+
+    for paper in PAGES:
+        with plt.style.context(["default", *["dark_background"][: PAGES[paper] == "dark"]]):
+            plt.rcParams.update(dict.fromkeys(("figure.facecolor", "axes.facecolor", "savefig.facecolor"), paper))
+            draw_ece()
+            draw_rows()

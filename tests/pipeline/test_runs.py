@@ -263,6 +263,7 @@ def test_only_train_stops_after_training(encoder_dir, tmp_path):
         ({"settings": {"steps": 2, "warmup_steps": 5, "max_length": 32}}, "warmup_steps is 5"),
         ({"batch_size": 500}, "fewer than one batch"),
         ({"noise": "splce"}, "Did you mean 'splice'"),
+        ({"folds": 3, "calibration": "holdout"}, "--folds has no effect"),
     ],
 )
 def test_wrong_settings_are_reported_before_anything_is_trained(changes, message, encoder_dir, tmp_path):

@@ -68,8 +68,11 @@ def test_words_are_left_out_one_by_one(app, models):
     assert [word["word"] for word in found["words"]] == text.split()
     shorter = ["film was never dull\n 😀 end", "the was never dull\n 😀 end", "the film never dull\n 😀 end"]
     shorter += ["the film was dull\n 😀 end", "the film was never 😀 end", "the film was never dull\n end"]
-    energies = models["films"].energy([text, *shorter, "the film was never dull\n 😀"])
-    assert [word["effect"] for word in found["words"]] == pytest.approx(energies[0] - energies[1:], abs=1e-4)
+    p = models["films"].predict([text, *shorter, "the film was never dull\n 😀"])
+    of_label = p.probs[:, p.predicted[0]]
+    assert [word["effect"] for word in found["words"]] == pytest.approx(of_label[0] - of_label[1:], abs=1e-4)
+    effects = [word["energy_effect"] for word in found["words"]]
+    assert effects == pytest.approx(p.energies[0] - p.energies[1:], abs=1e-4)
     assert explain(app, text="film").json()["words"] == []
     assert (found["n_words"], len(explain(app, text="a " * 150).json()["words"])) == (7, 100)
 

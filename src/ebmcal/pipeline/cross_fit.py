@@ -106,7 +106,14 @@ def remaining_trainings(work: "Workspace", folds: np.ndarray | None) -> list[Tri
 
 def run_folds(work: "Workspace") -> np.ndarray | None:
     """The folds of a run; None if it has calibration rows and was not asked to cross-fit."""
-    if work.config.only or (work.config.calibration != "cross-fit" and "calibration" in work.data.splits):
+    if work.config.only:
+        return None
+    if work.config.calibration != "cross-fit" and "calibration" in work.data.splits:
+        if work.config.folds:
+            raise EbmcalError(
+                "--folds has no effect: there are calibration rows, so nothing is cross-fitted. Leave it out, or "
+                "choose --calibration cross-fit."
+            )
         return None
     train, config = work.data.splits["train"], work.config
     labels = np.asarray(train["label"][:])

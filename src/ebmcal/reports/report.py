@@ -195,7 +195,9 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
         yield name, focus.subject.method, _model_detail(focus)
     else:
         fitted = data.evaluation.meta.get("fitted_on", {}).get(focus.subject.name)
-        detail = f"calibrated on {fitted}" if focus.after is not None else "probabilities as given"
+        calibrator = rows.meta.get("calibrator")
+        as_given = f"calibrated: {calibrator}" if calibrator else "probabilities as given"
+        detail = f"calibrated on {fitted}" if focus.after is not None else as_given
         more = f"; the first of {len(data.subjects)} evaluated" if len(data.subjects) > 1 else ""
         yield "Model", focus.name, detail + more
     largest = np.bincount(rows.labels).max() / len(rows)

@@ -169,7 +169,10 @@ def explain_decision(rule: AbstentionRule | None, answer: dict[str, Any]) -> str
 
 
 async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) -> dict[str, Any]:
-    """Each word with E(text) − E(text without it): positive if the word raises the energy."""
+    """Each word with its effects: a value of the text minus that of the text without the word.
+
+    The values are the probability of the text's label (positive: the word speaks for it) and the energy.
+    """
     (text,) = service.engines[answer["name"]].prepare([text])
     first = text if isinstance(text, str) else text[0]
     spans = [match.span() for match in re.finditer(r"\S+", first)]
@@ -177,12 +180,19 @@ async def _word_effects(service: Service, text: Text, answer: dict[str, Any]) ->
     shorter = [first[:start] + first[end:].lstrip() for start, end in shown]
     variants: list[Text] = [*shorter] if isinstance(text, str) else [(variant, text[1]) for variant in shorter]
     size = max(1, min(service.limits.max_texts, service.limits.max_tokens // (answer["n_tokens"] + 2)))
-    energies: list[float] = []
+    others: list[dict[str, Any]] = []
     for i in range(0, len(variants), size):
-        energies += [found["energy"] for found in await service.answer(variants[i : i + size], answer["name"])]
+        others += await service.answer(variants[i : i + size], answer["name"])
+    label = answer["label"]
     words = [
-        {"start": start, "end": end, "word": first[start:end], "effect": answer["energy"] - energy}
-        for (start, end), energy in zip(shown, energies, strict=True)
+        {
+            "start": start,
+            "end": end,
+            "word": first[start:end],
+            "effect": answer["probabilities"][label] - other["probabilities"][label],
+            "energy_effect": answer["energy"] - other["energy"],
+        }
+        for (start, end), other in zip(shown, others, strict=True)
     ]
     return {"words": words, "n_words": len(spans)}
 
@@ -300,6 +310,7 @@ async def _predict(service: Service, name: str, rows: Any) -> Predictions:
         np.asarray(rows["label"]),
         service.engines[name].model.label_names,
         probs=np.array([list(answer["probabilities"].values()) for answer in answers]),
+        meta={"calibrator": service.engines[name].describe()["calibrator"]},
         energies=np.array([answer["energy"] for answer in answers]),
         texts=texts,
         text_pairs=pairs,

@@ -234,22 +234,27 @@ function words(result, text) {
   const characters = [...text];  // the server counts characters, JavaScript counts UTF-16 units
   for (const word of result.words) {
     marked.append(characters.slice(done, word.start).join(""));
-    const span = make("span", word.word, { title: signed(word.effect, 2), "data-effect": word.effect });
-    const colour = word.effect >= 0 ? "--raise" : "--lower";
+    const span = make("span", word.word, { title: signed(100 * word.effect, 1) + " points", "data-effect": word.effect });
+    const colour = word.effect >= 0 ? "--for" : "--against";
     span.style.backgroundColor = `rgba(var(${colour}), ${(0.55 * Math.abs(word.effect) / most).toFixed(2)})`;
     marked.append(span);
     done = word.end;
   }
   marked.append(characters.slice(done).join(""));
   const limit = result.n_words > result.words.length ? ` Only the first ${result.words.length} words were tested.` : "";
-  const note = make("p", "Orange words raise the energy, blue words lower it: the difference to the text without the word. This does not explain the label." + limit,
+  const label = result.models[0].label;
+  const note = make("p", "Without a blue word, “" + label + "” would be less probable; without an orange word, more probable." + limit,
     { class: "muted" });
   const more = make("details");
   const table = make("table");
-  table.append(make("caption", "Energy of the text minus energy without the word"));
+  table.append(make("caption", "The text minus the text without the word"));
+  const head = table.createTHead().insertRow();
+  for (const name of ["word", "probability of “" + label + "”, points", "energy"]) head.append(make("th", name, { scope: "col" }));
+  const body = table.createTBody();
   for (const word of [...result.words].sort((a, b) => b.effect - a.effect)) {
-    const row = table.insertRow();
-    row.append(make("th", word.word, { scope: "row" }), make("td", signed(word.effect, 3), { class: "number" }));
+    const row = body.insertRow();
+    row.append(make("th", word.word, { scope: "row" }), make("td", signed(100 * word.effect, 1), { class: "number" }),
+      make("td", signed(word.energy_effect, 3), { class: "number" }));
   }
   more.append(make("summary", "As a table"), table);
   return [marked, note, more];
