@@ -147,7 +147,8 @@ def metrics() -> str:
 
 #: Rows of the speed table: script -> words that the name of a measurement contains.
 SPEED = {
-    "training": ("step, minilm size", "step, roberta-base size"), "busy_neighbour": (", ebmcal, ",),
+    "training": ("step, minilm size", "step, roberta-base size"),
+    "busy_neighbour": (", ebmcal, ", "default, next to"),
     "bulk_prediction": ("ebmcal predict", "Ray"), "serving": ("against plain",), "sampling": ("noise sampling",),
     "metrics": ("ECE, 1e6 × 3", "bootstrap"), "calibrators": ("temperature",),
 }  # fmt: skip
