@@ -1,11 +1,12 @@
-"""Training and prediction on all cores, alone and next to one busy process, for several ways of waiting at barriers.
+"""Training, prediction, serving and sampling on all cores, alone and next to one busy process.
 
-    python benchmarks/busy_neighbour.py [--rounds 3] [--steps 20] [--threads 2]
+    python benchmarks/busy_neighbour.py [--rounds 3] [--steps 20] [--threads 2] [--setting ebmcal]
 
-OpenMP threads that finish their part spin until the others finish. If another process holds a core, they spin for most
-of their time slice. `ebmcal/__init__.py` lets them sleep if it finds the machine busy. Each measurement is a new
-process, because libgomp reads its settings once; settings take turns. Needs an otherwise idle machine. Ratios are
-times divided by the time of torch's own setting on the idle machine; lower is better.
+Compared are several ways of waiting at barriers. OpenMP threads that finish their part spin until the others finish.
+If another process holds a core, they spin for most of their time slice. `ebmcal/__init__.py` lets them sleep if it
+finds the machine busy. Each measurement is a new process, because libgomp reads its settings once; settings take
+turns. Needs an otherwise idle machine. Ratios are times divided by the time of torch's own setting on the idle
+machine; lower is better.
 """
 
 import argparse
@@ -13,9 +14,12 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import ebmcal  # noqa: F401  # sets the environment before torch is loaded
+import ebmcal  # sets the environment before torch is loaded
 
 #: Way of waiting -> environment. KMP_BLOCKTIME at its default value keeps ebmcal from changing anything. GOMP_SPINCOUNT
 #: at its default value would make threads of oversubscribed cores spin, which libgomp does not if it is not set.
@@ -31,30 +35,82 @@ NEIGHBOUR = "import time\nend = time.monotonic() + 300\nwhile time.monotonic() <
 GOALS = {"idle": 1.05, "busy": 1.5}
 
 
-def work(kind: str, steps: int, threads: int) -> float:
-    """Seconds for some training steps, or for prediction passes, with random weights of MiniLM's size."""
+def training() -> Callable[[], object]:
+    """A training step of MiniLM's size, with random weights."""
     import torch
 
-    from timing import draw_texts, seconds
+    from timing import draw_texts
     from training import BATCH, SIZES, our_step, our_trainer
+
+    trainer, labels, texts = our_trainer(SIZES["minilm"](), "hidden"), torch.arange(BATCH) % 2, draw_texts(2 * BATCH)
+    return lambda: our_step(trainer, texts, labels)
+
+
+def prediction() -> Callable[[], object]:
+    """64 texts."""
+    from bulk_prediction import make_texts
+
+    model, texts = minilm(), make_texts(64)
+    return lambda: model.predict(texts)
+
+
+def serving() -> Callable[[], object]:
+    """Eight clients with eight texts each, one after the other, without the HTTP around them."""
+    from bulk_prediction import make_texts
+    from ebmcal.serving.batcher import Batcher
+    from ebmcal.serving.service import Engine
+
+    engine, texts = Engine(minilm()), make_texts(64)
+    batcher, clients = Batcher(engine.encode, engine.answer), ThreadPoolExecutor(8)
+
+    def client(number: int) -> None:
+        for text in texts[number::8]:
+            batcher.submit([text]).result()
+
+    return lambda: list(clients.map(client, range(8)))
+
+
+def sampling() -> Callable[[], object]:
+    """32 texts of SmolLM2-135M."""
+    import numpy as np
+
+    from ebmcal.noise.causal_lm import Layout, NoiseLm
+    from ebmcal.noise.sampler import sample
+    from sampling import MEAN_LENGTH, SIZES
+    from timing import draw_texts
+
+    size = SIZES["smollm2"]
+    lm = NoiseLm(size.build().eval(), None, size.markers, "infill", 0.4)
+    prompts = [text.tolist() for text in draw_texts(8, MEAN_LENGTH)]
+    uniforms = [[np.random.default_rng([i, k]).random(20) for k in range(4)] for i in range(8)]
+    return lambda: sample(lm, [Layout(prompt, []) for prompt in prompts], uniforms)
+
+
+def minilm() -> "ebmcal.Model":
+    """MiniLM with a new head, in float32."""
+    from bulk_prediction import save_model
+
+    folder = Path(tempfile.mkdtemp())
+    save_model(folder)
+    return ebmcal.load(folder, precision="fp32")
+
+
+#: Kind of work -> a function that prepares it, and how often it is repeated per step.
+WORK = {"training": (training, 1), "prediction": (prediction, 1), "serving": (serving, 1), "sampling": (sampling, 0.2)}
+
+
+def work(kind: str, steps: int, threads: int) -> float:
+    """Seconds for some repetitions, after one to warm up."""
+    import torch
+
+    from timing import seconds
 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
-    trainer, labels = our_trainer(SIZES["minilm"](), "hidden"), torch.arange(BATCH) % 2
-    texts = draw_texts(2 * BATCH)
-
-    def step() -> None:
-        if kind == "training":
-            our_step(trainer, texts, labels)
-        else:
-            from ebmcal.modeling.classifier import Predictor
-            from ebmcal.modeling.packing import Tokens
-
-            tokens = [Tokens(text, text * 0) for text in texts]
-            Predictor(trainer.classifier, None, 64).predict_tokens(tokens)
-
+    prepare, share = WORK[kind]
+    step = prepare()
     step()
-    return seconds(lambda: [step() for _ in range(steps)])
+    return seconds(lambda: [step() for _ in range(round(share * steps))])
 
 
 def measure(kind: str, setting: str, busy: bool, options: argparse.Namespace) -> float:
@@ -80,7 +136,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=20)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--setting", action="append", choices=list(SETTINGS), help="Only these, and torch's default.")
-    parser.add_argument("--child", choices=("training", "prediction"))
+    parser.add_argument("--child", choices=list(WORK))
     options = parser.parse_args()
     if options.child:
         print(work(options.child, options.steps, options.threads))
@@ -88,7 +144,7 @@ def main() -> None:
     from timing import publish
 
     settings = [s for s in SETTINGS if s == "torch's default" or s in (options.setting or SETTINGS)]
-    cases = [(kind, setting, busy) for kind in ("training", "prediction") for setting in settings for busy in (0, 1)]
+    cases = [(kind, setting, busy) for kind in WORK for setting in settings for busy in (0, 1)]
     times: dict[tuple[str, str, int], list[float]] = {case: [] for case in cases}
     for _ in range(options.rounds):
         for kind, setting, busy in cases:
