@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from scipy import stats
 from scipy.special import log_softmax
 
 from ebmcal.predictions import Predictions
@@ -160,39 +161,46 @@ def ranking() -> str:
     """The paper's methods: means over the finished tasks, next to the baseline and the paper's numbers."""
     from ebmcal.benchmark import PUBLISHED
 
-    cells = Cells("study")
-    rows = []
-    for method, calibrator in [row for row in PAPER_ROWS if row != ("baseline", None)] + [("hidden, default", None)]:
-        at_strength = method in AT_PAPER_STRENGTH
-        name, found = method.removesuffix(", default"), []
+    cells, rows = Cells("study"), []
+    names = [(*row, STRONG * (row[0] in AT_PAPER_STRENGTH)) for row in PAPER_ROWS if row != ("baseline", None)]
+    for method, calibrator, setting in [*names, ("hidden", None, ", default")]:
+        found = []
         for task in [t for t in cells.largest("baseline") if TASKS[t][1] and t != "wnli"]:
-            ours = [
-                cells.value(f"{task}-paper" if at_strength else task, name, calibrator, m)
-                for m in ("accuracy", "ece_classwise")
-            ]
+            place = f"{task}-paper" if setting == STRONG else task
+            ours = [cells.value(place, method, calibrator, m) for m in ("accuracy", "ece_classwise")]
             base = [cells.value(task, "baseline", None, m) for m in ("accuracy", "ece_classwise")]
-            pub, pub_base = (PUBLISHED[key][TASKS[task][1]] for key in (calibrator or name, "baseline"))
+            published = [PUBLISHED[key][TASKS[task][1]][1] for key in (calibrator or method, "baseline")]
             if ours[0] is not None:
-                found.append([*ours, *base, *pub, *pub_base])
+                found.append([*ours, *base, *published])
         if found:
-            t = np.array(found, float)
-            change = t[:, 1] / t[:, 3] - 1
+            accuracy, ece, base_accuracy, base_ece, paper_ece, paper_base = np.array(found, float).T
             rows.append([
-                title(method, calibrator) + (STRONG if at_strength else ""), str(len(t)),
-                f"{100 * (t[:, 0] - t[:, 2]).mean():+.1f}",
-                f"{t[:, 3].mean():.3f} → {t[:, 1].mean():.3f}", f"{100 * (t[:, 1].mean() / t[:, 3].mean() - 1):+.0f}%",
-                f"{(change < 0).sum()}", MISSING if method.endswith("default") else
-                f"{100 * (t[:, 5].mean() / t[:, 7].mean() - 1):+.0f}%",
+                title(method, calibrator) + setting, str(len(found)), over_tasks(100 * (accuracy - base_accuracy), 1),
+                f"{short(base_ece.mean())} → {short(ece.mean())}", over_tasks(ece - base_ece, 3),
+                f"{100 * (ece.mean() / base_ece.mean() - 1):+.0f}%",
+                MISSING if setting == ", default" else f"{100 * (paper_ece.sum() / paper_base.sum() - 1):+.0f}%",
             ])  # fmt: skip
-    header = [
-        "method",
-        "tasks",
-        "accuracy, points",
-        "class-wise ECE, baseline → method",
-        "change",
-        "tasks with a lower ECE",
-    ]
-    return markdown([*header, "the paper's change on these tasks"], rows)
+    return markdown(
+        [
+            "method",
+            "tasks",
+            "accuracy, points",
+            "class-wise ECE, baseline → method",
+            "difference",
+            "change",
+            "paper's change on these tasks",
+        ],
+        rows,
+    )
+
+
+def over_tasks(differences: np.ndarray, digits: int) -> str:
+    """The mean of one difference per task, with its 95% t interval if there are at least three."""
+    mean, n = differences.mean(), len(differences)
+    if n < 3:
+        return f"{mean:+.{digits}f}"
+    half = stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / n**0.5
+    return f"{mean:+.{digits}f} [{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
 
 
 def seeds() -> str:
@@ -274,10 +282,14 @@ def detection() -> str:
     found = load("study", "detection")
     found = found[found["texts"].isin(["ood_out_of_scope", "ood_captions"])] if len(found) else found
     found = found[(found["method"] != "frozen-probe") | (found["score"] != "energy")]  # the probe has no energy
+    found = found[(found["method"] != "frozen-probe") | found["task"].isin(TASKS)]  # the same in both
+    found = found.sort_values("task", key=lambda t: t.str.removesuffix("-paper"), kind="stable")
     header = ["task (rows)", "texts", "method", "score", "AUROC", "FPR at 95% recall"]
     rows = [
         [
-            f"{TASKS[r.task][0]} ({r.n_train:,})", r.texts.removeprefix("ood_").replace("_", "-"), r.method, r.score,
+            f"{TASKS[r.task.removesuffix('-paper')][0]} ({r.n_train:,})",
+            r.texts.removeprefix("ood_").replace("_", "-"),
+            r.method + STRONG * r.task.endswith("-paper"), r.score,
             f"{short(r.auroc)} [{short(r.low)}, {short(r.high)}]", short(r.fpr95),
         ]
         for r in found.itertuples()
@@ -416,16 +428,16 @@ def _pairs(cells: Cells, metric: str, ours: tuple[str, str | None], theirs: tupl
     return pd.DataFrame(rows, columns=["task", "ours", "theirs"]).dropna()
 
 
-def paired(task: str, method: str, calibrated: bool) -> pd.Series | None:
-    """Mean paired difference to the baseline with 95% intervals: accuracy and NLL, with a temperature if wanted."""
+def paired(task: str, place: str, method: str) -> pd.Series | None:
+    """Mean paired difference to the baseline with 95% intervals: accuracy and NLL, both with a temperature."""
     logits, labels = {}, None
     fitted = load("study", "calibration").set_index(["task", "model"])["temperature"]
-    for name in (f"{method}-seed1", "baseline-seed1"):
-        path = RESULTS / "study" / "predictions" / task / name / "test.parquet"
+    for name, at in ((f"{method}-seed1", place), ("baseline-seed1", task)):
+        path = RESULTS / "study" / "predictions" / at / name / "test.parquet"
         if not path.exists():
             return None
         p = Predictions.read(path)
-        logits[name], labels = p.logits / (fitted[task, name] if calibrated else 1.0), p.labels
+        logits[name], labels = p.logits / fitted[at, name], p.labels
     rows = np.arange(len(labels))
     ours, theirs = ((z.argmax(axis=1) == labels, -log_softmax(z, axis=1)[rows, labels]) for z in logits.values())
     found = {}
@@ -439,23 +451,24 @@ def paired(task: str, method: str, calibrated: bool) -> pd.Series | None:
 
 def differences() -> str:
     """Methods minus the baseline: accuracy, top-label ECE as trained, NLL with a temperature."""
-    cells = Cells("study")
-    rows = []
-    for method in COMPARED:
-        for task in cells.tasks("baseline", method):
-            found = paired(task, method, calibrated=True)
-            if task == "wnli" or found is None:
+    cells, rows = Cells("study"), []
+    settings = [(method, "", "") for method in COMPARED] + [(method, STRONG, "-paper") for method in AT_PAPER_STRENGTH]
+    for method, setting, suffix in settings:
+        for task in [t for t in cells.tasks("baseline") if t != "wnli"]:
+            found = paired(task, place := f"{task}{suffix}", method)
+            if found is None:
                 continue
-            ece = [cells.value(task, name, None, "ece_top_label") for name in (method, "baseline")]
+            ece = [cells.value(*of, None, "ece_top_label") for of in ((place, method), (task, "baseline"))]
             intervals = [f"{found[m]:+.3f} [{found[f'{m}_low']:+.3f}, {found[f'{m}_high']:+.3f}]" for m in METRICS]
-            rows.append([method, f"{TASKS[task][0]} ({n_train(cells, task):,})", *intervals, f"{ece[0] - ece[1]:+.3f}"])
+            name = f"{TASKS[task][0]} ({n_train(cells, task):,})"
+            rows.append([method + setting, name, *intervals, f"{ece[0] - ece[1]:+.3f}"])
     return markdown(["minus baseline", "task (rows)", "accuracy", "NLL with temperature", "ECE as trained"], rows)
 
 
 def _verdicts(method: str) -> str:
     """On how many settings a method is clearly better or worse than the baseline, both with a temperature."""
     tasks = [t for t in Cells("study").tasks("baseline", method) if t != "wnli"]
-    found = pd.DataFrame([f for t in tasks if (f := paired(t, method, calibrated=True)) is not None])
+    found = pd.DataFrame([f for t in tasks if (f := paired(t, t, method)) is not None])
     parts = []
     for metric, name, sign in (("nll", "NLL", -1), ("accuracy", "accuracy", 1)):
         low, high = found[f"{metric}_low"], found[f"{metric}_high"]
