@@ -341,7 +341,7 @@ def _frozen_probe(found: Sequence[Candidate], chosen: Candidate) -> Iterator[str
 def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
     """Whether a model is over- or underconfident, and what a temperature changes."""
     name = plain.method if len(plain.by_seed) == 1 else f"{plain.method} (first seed)"
-    sentence = plain.gap.describe(name, f"{rows} row")
+    sentence = f"As trained, {plain.gap.describe(name, f'{rows} row')}"
     if scaled is None:
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
     if plain.gap.verdict is None:

@@ -66,7 +66,7 @@ def test_drift_raises_an_alarm_and_withholds_the_estimate(model, tmp_path):
     assert windows[2]["ood"] > 0.9 > 0.2 > windows[0]["ood"]
     assert windows[0]["accuracy"] == windows[0]["estimate"]
     assert (windows[0]["accuracy_note"], windows[2]["accuracy"]) == ("", None)
-    assert "drift in energy, confidence" in windows[2]["accuracy_note"]
+    assert "(drift and more than half" in windows[2]["accuracy_note"]
     assert "of the texts are out-of-distribution" in windows[2]["accuracy_note"]
     assert found.alarms == [
         "2026-03-03: drift in energy, confidence compared with the reference.",
@@ -285,7 +285,7 @@ def test_small_windows_of_ood_texts_raise_one_alarm_and_their_estimates_are_mark
     assert [value[0] for value in found.table().frame["Estimated accuracy"]] == ["("] * 6 + ["w"] * 6
     assert "Drift was not tested in any window" in " ".join(printed.split())
     html = page.read_text(encoding="utf-8")
-    assert "12 windows, 1 alarm; drift was not tested in 12 of them." in html
+    assert "12 windows, 1 alarm; drift was not tested in 12 of the windows." in html
     assert "estimated, drift not tested" in html
     few = ebmcal.monitor(model, log, window_rows=9)
     assert max(w["ood"] for w in few.document["windows"]) == 1

@@ -322,7 +322,8 @@ def test_out_of_fold_rows_are_used_for_cross_fitted_calibrators(run):
     text, _ = page_of(run)
     assert "its confidence was corrected after training" in text
     assert "The model is hidden + temperature (cross-fit), seed 1." in text
-    assert "out-of-fold rows of this run are training texts, and the command refuses them" in visible(text)
+    assert "hidden, corrected" in visible(text)
+    assert "needs labelled texts that were not used for training" in visible(text)
     assert "hidden (seed 1): training rows, predicted by models trained without them" in text
     assert "The calibrator was fitted on these rows" in text
 

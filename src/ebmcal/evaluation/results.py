@@ -310,7 +310,7 @@ def verdict(
     sentence = gap.describe(name)
     if gap.verdict is None:
         ece = found.by_metric.get("ece_top_label")
-        if ece is None or gap.n_rows < MIN_COMPARED_ROWS or not ece.interval().low > 0:
+        if ece is None or gap.n_rows < 10 * N_BINS or not ece.interval().low > 0:  # fewer: mostly chance
             return sentence
         sentence = (
             f"{name} is neither over- nor underconfident on average, but miscalibrated: ECE top-label "

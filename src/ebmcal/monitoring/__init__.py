@@ -3,6 +3,7 @@
 `log` reads what was predicted and when. The result is one JSON-able document,
 
     reference {"name", "n_rows", "is_out_of_fold", "accuracy", "confidence", "energy"}
+    is_ood_by_energy
     windows   [{"name", "n_rows", "accuracy": {"value", "low", "high"} or None (withheld), "accuracy_note",
                 "estimate": the same, also if it is withheld, "confidence", "energy",
                 "predicted": {label: share}, "ood": share, "abstained": share, "p_values": {test: p}, "drift": [tests],
@@ -170,6 +171,7 @@ def monitor(
     given, known = replace(given, rows=as_answered(given.rows, folder)), as_answered(known.labelled(), folder)
     rule = read_rule(folder)
     described = [_describe(title, part, known, rule) for title, part in windows(given, every=every, n_rows=window_rows)]
+    has_ood_rule = rule is not None and rule.ood is not None
     _mark_drift(described, false_alarm_rate, planned_windows)
     return Monitoring({
         "model": model_name(folder),
@@ -177,6 +179,7 @@ def monitor(
         "false_alarm_rate": false_alarm_rate,
         "min_accuracy": min_accuracy,
         "n_tests": sum(len(window["p_values"]) for window in described),
+        "is_ood_by_energy": given.is_ood is None and not has_ood_rule and described[0]["ood"] is not None,
         "reference": {
             "name": name, "n_rows": known.n_rows, "is_out_of_fold": is_out_of_fold(known),
             "accuracy": float((known.predicted == known.labels).mean()),
@@ -312,7 +315,7 @@ def _mark_drift(described: list[dict[str, Any]], rate: float, planned_windows: i
     for window in described:
         pairs = zip(tests, found, strict=True)
         drift = [test for (name, test, _), is_drift in pairs if is_drift and name == window["name"]]
-        reasons = [f"drift in {', '.join(drift)}"] if drift else []
+        reasons = ["drift"] if drift else []
         if (window["ood"] or 0) > MAX_OOD_SHARE:
             reasons.append(MOSTLY_OOD)
         window |= {"drift": drift, "accuracy": None if reasons else window["estimate"], "accuracy_note": ""}
@@ -407,6 +410,11 @@ def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
             "these have other confidences and energies. For all tests and an exact bound, predict at least "
             f"{MIN_ROWS} labelled texts that the model was not trained on and pass the result: --reference FILE"
         )
+    if document["is_ood_by_energy"]:
+        notes.append(
+            "OOD: the share of texts with an energy above 95% of the reference's. This detects few kinds of OOD texts. "
+            "Fit a better test: ebmcal abstain MODEL --data FILE --ood 0.05"
+        )
     if n_untested:
         which = "any window" if n_untested == n_windows else f"{n_untested} of {n_windows} windows"
         notes.append(
@@ -434,12 +442,12 @@ def make_page(document: Mapping[str, Any]) -> Page:
     alarms, windows, n_untested = document["alarms"], document["windows"], _count_untested(document)
     lead = f"{plural(len(windows), 'window')}, {plural(len(alarms), 'alarm') if alarms else 'no alarm'}"
     if n_drifted := sum(bool(window["drift"]) for window in windows):
-        lead += f", drift in {n_drifted} of them"
-    lead += f"; drift was not tested in {n_untested} of them." if n_untested else "."
+        lead += f"; drift in {n_drifted} of the windows"
+    lead += f"; drift was not tested in {n_untested} of the windows." if n_untested else "."
     pictures = [picture for key in PICTURES if (picture := _picture(document, key)) is not None]
     table = window_table(document)
     table = replace(table, notes=_notes(document)) if alarms else table  # the others are among the alarms
-    sections = [Section("Over time", [Block("pictures", pictures)]), Section("Windows", [table])]
+    sections = [Section("By window", [Block("pictures", pictures)]), Section("Windows", [table])]
     if alarms:
         shown = Block("bullets", (*alarms, *_withheld(windows)), style="warning")
         sections.insert(0, Section("Alarms", [shown]))

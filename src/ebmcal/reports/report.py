@@ -169,7 +169,8 @@ def _first_screen(data: RunData, focus: Focus | None) -> Iterator[Part]:
             ("Label the texts of a file", f"ebmcal predict {run} new.csv --output labelled.csv"),
             ("Try it in the browser", f"ebmcal serve {run} --ui"),
             (
-                f"Leave doubtful texts to people, so that at most {error:.0%} of the answers are wrong",
+                f"Leave doubtful texts to people, so that at most {error:.0%} of the answers are wrong (needs labelled "
+                "texts that were not used for training)",
                 f"ebmcal abstain {run} --data other_labelled.csv --max-error {error:g}",
             ),
         ]
@@ -192,7 +193,7 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
     right = rows.predicted == rows.labels
     if focus.is_recommended:
         name = "Recommended model" if is_useful else "First choice, but see below"
-        yield name, focus.subject.method, _model_detail(focus)
+        yield name, focus.subject.method + ", corrected" * (focus.after is not None), _model_detail(focus)
     else:
         fitted = data.evaluation.meta.get("fitted_on", {}).get(focus.subject.name)
         calibrator = rows.meta.get("calibrator")
@@ -201,7 +202,8 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
         more = f"; the first of {len(data.subjects)} evaluated" if len(data.subjects) > 1 else ""
         yield "Model", focus.name, detail + more
     largest = np.bincount(rows.labels).max() / len(rows)
-    detail = f"{_share(right)} test texts right ({_interval(right)}); always the most frequent label: {largest:.1%}"
+    constant = f"always answering the most frequent label: {largest:.1%}"
+    detail = f"{_share(right)} test texts right ({_interval(right)}); {constant}"
     yield "Accuracy", f"{right.mean():.1%}", detail
     yield "Average confidence", f"{rows.confidence.mean():.1%}", confidence_verdict(rows)
     least = max(LEAST_SURE, 0.1 * len(rows))
@@ -258,7 +260,7 @@ def confidence_verdict(rows: Predictions) -> str:
 
 
 def _where_from(data: RunData, focus: Focus) -> str:
-    """Which rows the numbers come from, and which rows an abstention rule needs."""
+    """Which rows the numbers come from."""
     n_rows, kind = (data.part("advice").get(name) for name in ("n_rows", "rows"))
     chosen = plural(n_rows, f"{kind} row") if isinstance(n_rows, int) else f"{kind or 'calibration'} rows"
     seed = "" if focus.subject.seed is None else f", seed {focus.subject.seed}"
@@ -269,11 +271,6 @@ def _where_from(data: RunData, focus: Focus) -> str:
     n_seeds = len([subject for subject in data.subjects if subject.method == focus.subject.method])
     if n_seeds > 1:
         text += f" The boxes show the model of seed {focus.subject.seed}, the comparison the mean of {n_seeds} seeds."
-    if (focus.calibrator or "").endswith("(cross-fit)"):
-        text += (
-            " ebmcal abstain needs labelled texts that were used neither for training nor for calibration: the "
-            "out-of-fold rows of this run are training texts, and the command refuses them."
-        )
     return text
 
 

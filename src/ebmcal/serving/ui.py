@@ -61,11 +61,12 @@ def add_ui(app: FastAPI, service: Service) -> None:
     _add_file(app, "/ui.js", read_asset("ui.js"), "text/javascript")
     protected: dict[str, Any] = {"include_in_schema": False, **require_key(service.api_key)}
     first = next(iter(service.engines.values()))
+    is_energy_trained = first.describe()["is_energy_trained"]
     about = {
         "models": list(service.engines),
-        "histogram": stored_histogram(first.model),
+        "histogram": stored_histogram(first.model, with_noise=is_energy_trained),
         "is_pair": bool(first.model.is_pair),
-        "is_energy_trained": first.describe()["is_energy_trained"],
+        "is_energy_trained": is_energy_trained,
     }
 
     @app.get("/ui/about", **protected)
@@ -125,14 +126,15 @@ def _add_file(app: FastAPI, path: str, content: str, media_type: str) -> None:
         return Response(content, media_type=media_type, headers=headers)
 
 
-def stored_histogram(model: Model) -> dict[str, Any] | None:
+def stored_histogram(model: Model, with_noise: bool = True) -> dict[str, Any] | None:
     """The energy histograms that a run stored in the model directory, in the order in which they are shown."""
     try:
         edges = [float(edge) for edge in model.card["histograms"]["edges"]]
         shares = {str(n): [float(v) for v in values] for n, values in model.card["histograms"]["shares"].items()}
     except (KeyError, TypeError, ValueError, AttributeError):  # none, or an edited ebmcal.json
         return None
-    order = [n for prefix in ("train", "noise", "ood_", "test") for n in shares if n.startswith(prefix)]
+    kinds = ("train", *["noise"][:with_noise], "ood_", "test")
+    order = [n for kind in kinds for n in shares if n.startswith(kind)]
     return {"edges": edges, "shares": {name: shares[name] for name in order or shares}}
 
 

@@ -151,9 +151,10 @@ function energy(model) {
       ", about the share of held-out texts with one at least as high).";
     nodes.push(make("p", verdict, { class: "verdict" + (model.is_ood ? " abstain" : "") }));
   }
-  const trained = about.is_energy_trained ? "" : " This model was not trained with noise, so the energy is only a weak indicator.";
   const energy = model.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(model.energy) + "; low";
-  nodes.push(make("p", energy + " = like the training data." + trained, { class: "muted" }));
+  const meaning = about.is_energy_trained ? " = like the training data; noise are generated texts that are not data." :
+    " = confident. This model was not trained with noise: its energy hardly says whether a text is like the training data.";
+  nodes.push(make("p", energy + meaning, { class: "muted" }));
   if (model.is_ood !== null && model.ood_score_name !== "the energy") {
     nodes.push(make("p", "The energy did not decide: out-of-distribution or not is by " + model.ood_score_name + "."));
   }
@@ -217,7 +218,7 @@ function histogram(data, energy) {
     shares.forEach((share, b) => { path += `V${y(share).toFixed(1)}H${x(data.edges[b + 1]).toFixed(1)}`; });
     svg.append(draw("path", { d: path + `V${y(0)}`, ...lineStyle(i) }));
   });
-  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, "energy (low = like the training data)"));
+  svg.append(draw("text", { x: (left + width - right) / 2, y: height - 4, "text-anchor": "middle" }, about.is_energy_trained ? "energy (low = like the training data)" : "energy"));
   const place = x(energy), side = place > width * 0.8 ? "end" : place < width * 0.2 ? "start" : "middle";
   svg.append(draw("path", { d: `M${place} ${top - 6}V${y(0)}`, class: "mark", fill: "none" }));
   svg.append(draw("text", { x: place, y: top - 10, "text-anchor": side, class: "mark-text" }, "this text"));
