@@ -163,7 +163,7 @@ HIDDEN = {"accuracy": 0.82, "ece_classwise": 0.05, "ece_top_label": 0.06, "nll":
 BASELINE = {"accuracy": 0.85, "ece_classwise": 0.10, "ece_top_label": 0.12, "nll": 0.5, "brier": 0.2}
 
 
-def two_methods(**meta):
+def two_methods(comparisons=(), **meta):
     """Two methods with two seeds; calibrators fitted on training rows and on calibration rows; an ensemble."""
     values = {("hidden", 1, None): HIDDEN, ("baseline ensemble", None, None): HIDDEN | {"ece_classwise": 0.02}}
     values["hidden", 2, None] = HIDDEN | {"accuracy": 0.84, "ece_classwise": 0.03}
@@ -172,7 +172,7 @@ def two_methods(**meta):
         values["baseline", seed, "temperature (train)"] = BASELINE
     values["baseline", 1, None] = BASELINE
     values["baseline", 2, None] = BASELINE | {"accuracy": 0.83, "ece_classwise": 0.12}
-    return make_evaluation(make_results(values), **meta)
+    return make_evaluation(make_results(values), comparisons, **meta)
 
 
 def column(table, name):

@@ -32,6 +32,16 @@ from synthetic_run import (
 )  # fmt: skip
 
 
+def compared(p_adjusted):
+    """Tests of the two rows that are not the reference, on every metric."""
+    keys = [("baseline", "temperature (dev)"), ("hidden", None)]
+    return [
+        {"model": model, "calibrator": calibrator, "test_set": "test", "metric": metric, "p_adjusted": p_adjusted}
+        for model, calibrator in keys
+        for metric in HIDDEN
+    ]
+
+
 def test_summary_shows_means_over_seeds_in_the_order_of_the_paper():
     table = tables.summary_table(two_methods())
     assert column(table, "Model") == ["baseline", "baseline + temperature (dev)", "hidden"]
@@ -45,7 +55,7 @@ def test_recommended_model_is_first_and_marked():
     assert column(table, "Model")[0] == "hidden"
     assert table.recommended == 0
     assert "→ hidden" in str(table)
-    assert "→ recommended, * best of its column." in str(table)
+    assert "→ recommended" in str(table)
     by_argument = tables.summary_table(two_methods(), recommended=("baseline", "temperature (dev)"))
     assert column(by_argument, "Model")[0] == "baseline + temperature (dev)"
 
@@ -92,11 +102,18 @@ def test_runs_show_scaling_binning_only_in_verbose_tables_and_temperature_before
 
 
 def test_best_values_follow_the_direction_of_the_metric_and_ties_share():
-    table = tables.summary_table(two_methods())
+    table = tables.summary_table(two_methods(comparisons=compared(p_adjusted=0.01)))
     assert best(table, "ECE class-wise") == ["baseline + temperature (dev)"]
     assert best(table, "NLL") == ["hidden"]
     assert best(table, "Brier") == [], "all read the same"
     assert best(table, "Accuracy") == ["baseline + temperature (dev)"]
+    assert "* best of its column" in str(table)
+
+
+@pytest.mark.parametrize("tests", [[], compared(p_adjusted=0.2), compared(p_adjusted=0.01)[: len(HIDDEN)]])
+def test_no_value_is_best_without_a_significant_difference_between_tested_models(tests):
+    table = tables.summary_table(two_methods(comparisons=tests))
+    assert not any(cell.is_best for row in table.cells() for cell in row)
 
 
 def test_missing_values_are_dashes_and_never_best():

@@ -162,7 +162,7 @@ def summary_table(
 ) -> Table:
     """Models × metrics on a test set (the first unless stated), the recommended model first.
 
-    The best values are marked, unless there are too few rows to compare models, or no difference is significant.
+    The best values are marked if all rows of the table were compared and a difference is significant.
 
     `verbose` adds intervals, calibrators fitted on the training rows, ensembles of the seeds, the published results of
     a paper task and, for runs, scaling-binning, which is never recommended.
@@ -188,14 +188,14 @@ def summary_table(
 
 
 def _is_tied(evaluation: "Evaluation", metric: str, keys: Sequence[Key], test_set: str) -> bool:
-    """Whether no value of a metric is best: rows are too few, or all were tested without a difference."""
+    """Whether no value of a metric is best: rows are too few, not all were tested, or no difference is significant."""
     results, frame = evaluation.results, evaluation.comparisons
     n_rows = results.loc[results["test_set"] == test_set, "n_rows"].max()
     if n_rows < (10 * N_BINS if "ece" in metric else FEW_ROWS):
         return True
     tests = frame[(frame["metric"] == metric) & (frame["test_set"] == test_set)]
-    all_tested = 0 < len(keys) - 1 == len(tests)  # all but the reference
-    return bool(evaluation.meta.get("not_compared")) or bool(all_tested and (tests["p_adjusted"] >= 0.05).all())
+    all_tested = len(tests) == len(keys) - 1  # all but the reference
+    return not all_tested or bool((tests["p_adjusted"] >= 0.05).all())
 
 
 def _is_detail(key: Key, is_run: bool) -> bool:
