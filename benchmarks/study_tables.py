@@ -5,6 +5,7 @@
 `BLOCKS` maps the name of a marker in the documentation to the function that writes its table.
 """
 
+import itertools
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -26,6 +27,9 @@ TASKS = {
     "mnli": ("MNLI", "mnli"), "qnli": ("QNLI", "qnli"), "mrpc": ("MRPC", "mrpc"), "rte": ("RTE", "rte"),
     "wnli": ("WNLI", "wnli"), "clinc150-2k": ("CLINC150", None), "clinc150": ("CLINC150", None),
 }  # fmt: skip
+
+#: SST-2 with other numbers of rows, for the plot over rows.
+SCALING = ("sst2-200", "sst2-1k", "sst2-5k", "sst2-20k", "sst2-67k")
 
 #: Rows of the paper's table: (method, calibrator).
 PAPER_ROWS = [
@@ -51,6 +55,9 @@ EXTRA_ROWS = [
     ("label-smoothing", None), ("label-smoothing", "temperature (dev)"), ("hidden", "temperature (dev)"),
     ("frozen-probe", None), ("frozen-probe", "temperature (dev)"),
 ]  # fmt: skip
+
+#: Methods that are not the paper's, in the table of means.
+CONTROLS = ("label-smoothing", "focal", "laplace", "l2-sp", "sngp")
 
 #: Methods that the paper's tables show with the paper's λ of 1 in every step (tasks named NAME-paper).
 AT_PAPER_STRENGTH = ("scalar", "hidden", "sharp-hidden")
@@ -120,6 +127,15 @@ class Cells:
         return list({TASKS[t][0]: t for t in self.tasks(*methods)}.values())
 
 
+def shown_name(task: str) -> str:
+    """The name of a task in tables and plots.
+
+    >>> shown_name("sst2-2k"), shown_name("clinc150")
+    ('SST-2', 'CLINC150')
+    """
+    return NAMES.get(first := task.split("-")[0], first.upper())
+
+
 def n_train(cells: Cells, task: str) -> int:
     return int(cells.row(task, "baseline", None, "accuracy")["n_train"])
 
@@ -165,40 +181,38 @@ def paper() -> str:
 
 
 def ranking() -> str:
-    """The paper's methods: means over the finished tasks, next to the baseline and the paper's numbers."""
+    """The paper's methods and the controls: means over the finished tasks, next to the baseline and the paper."""
     from ebmcal.benchmark import PUBLISHED
 
     cells, rows = Cells("study"), []
     names = [(*row, STRONG * (row[0] in AT_PAPER_STRENGTH)) for row in PAPER_ROWS if row != ("baseline", None)]
-    for method, calibrator, setting in [*names, ("hidden", None, ", default")]:
+    names += [("hidden", None, ", default"), *((method, None, "") for method in CONTROLS)]
+    for method, calibrator, setting in names:
         found = []
         for task in [t for t in cells.largest("baseline") if TASKS[t][1] and t != "wnli"]:
             place = f"{task}-paper" if setting == STRONG else task
-            ours = [cells.value(place, method, calibrator, m) for m in ("accuracy", "ece_classwise")]
-            base = [cells.value(task, "baseline", None, m) for m in ("accuracy", "ece_classwise")]
-            published = [PUBLISHED[key][TASKS[task][1]][1] for key in (calibrator or method, "baseline")]
+            ours, base = (
+                [cells.value(*of, m) for m in ("accuracy", "ece_classwise")]
+                + [cells.value(*of[:2], "temperature (dev)", "nll")]
+                for of in ((place, method, calibrator), (task, "baseline", None))
+            )
+            paper_row = calibrator or method + setting.removesuffix(STRONG)
+            published = [
+                PUBLISHED[key][TASKS[task][1]][1] if key in PUBLISHED else None for key in (paper_row, "baseline")
+            ]
             if ours[0] is not None:
                 found.append([*ours, *base, *published])
         if found:
-            accuracy, ece, base_accuracy, base_ece, paper_ece, paper_base = np.array(found, float).T
+            accuracy, ece, nll, base_accuracy, base_ece, base_nll, paper_ece, paper_base = np.array(found, float).T
             rows.append([
                 title(method, calibrator) + setting, str(len(found)), over_tasks(100 * (accuracy - base_accuracy), 1),
                 f"{short(base_ece.mean())} → {short(ece.mean())}", over_tasks(ece - base_ece, 3),
                 f"{100 * (ece.mean() / base_ece.mean() - 1):+.0f}%",
-                MISSING if setting == ", default" else f"{100 * (paper_ece.sum() / paper_base.sum() - 1):+.0f}%",
+                MISSING if np.isnan(paper_ece).any() else f"{100 * (paper_ece.sum() / paper_base.sum() - 1):+.0f}%",
+                MISSING if calibrator else over_tasks(nll - base_nll, 3),
             ])  # fmt: skip
-    return markdown(
-        [
-            "method",
-            "tasks",
-            "accuracy, points",
-            "class-wise ECE, baseline → method",
-            "difference",
-            "change",
-            "paper's change on these tasks",
-        ],
-        rows,
-    )
+    header = ["method", "tasks", "accuracy, points", "class-wise ECE, baseline → method", "difference", "change"]
+    return markdown([*header, "paper's change on these tasks", "NLL, both with temperature (dev)"], rows)
 
 
 def over_tasks(differences: np.ndarray, digits: int) -> str:
@@ -208,6 +222,20 @@ def over_tasks(differences: np.ndarray, digits: int) -> str:
         return f"{mean:+.{digits}f}"
     half = stats.t.ppf(0.975, n - 1) * differences.std(ddof=1) / n**0.5
     return f"{mean:+.{digits}f} [{mean - half:+.{digits}f}, {mean + half:+.{digits}f}]"
+
+
+def larger() -> str:
+    """An encoder five times as large (tasks named NAME-mpnet, NAME-mpnet-paper)."""
+    cells, rows = Cells("study"), []
+    settings = [("baseline", ""), ("label-smoothing", ""), ("hidden", ""), ("hidden", STRONG), ("sharp-hidden", STRONG)]
+    for task, (method, setting) in itertools.product(TASKS, settings):
+        place = (f"{task}-mpnet{'-paper' if setting else ''}", method)
+        if cells.value(*place, None, "accuracy") is not None:
+            values = [cells.value(*place, None, m) for m in ("accuracy", "ece_classwise", "ece_top_label", "nll")]
+            values += [cells.value(*place, "temperature (dev)", m) for m in ("ece_top_label", "nll")]
+            rows.append([f"{TASKS[task][0]} ({n_train(cells, task):,})", method + setting, *map(short, values)])
+    header = ["task (rows)", "method", "accuracy", "class-wise ECE", "top-label ECE", "NLL"]
+    return markdown([*header, "top-label ECE with temperature (dev)", "NLL with temperature (dev)"], rows)
 
 
 def seeds() -> str:
@@ -551,7 +579,8 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study-headline": headline, "study-findings": findings, "study-paper": paper, "study-results": results,
     "study-detection": detection, "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit,
     "study-label-issues": label_issues, "study-energy": energy, "study-differences": differences,
-    "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds, "study-finished": finished,
+    "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds, "study-larger": larger,
+    "study-finished": finished,
 }  # fmt: skip
 
 #: Colour of a method in the plots (Okabe-Ito).
@@ -597,26 +626,19 @@ def draw_rows() -> None:
     import matplotlib.pyplot as plt
 
     cells = Cells("study")
-    found = [
-        (t, f) for t in cells.tasks("baseline", "hidden") if t != "wnli" and (f := paired(t, t, "hidden")) is not None
-    ]
+    tasks = [t for t in cells.tasks("baseline", "hidden") if t != "wnli"]
+    found = [(t, f) for t in (*tasks, *SCALING) if (f := paired(t, t, "hidden")) is not None]
     figure, axes = plt.subplots(figsize=(6.5, 3.6))
-    for number, task in enumerate(dict.fromkeys(TASKS[t][0] for t, _ in found)):
-        of_task = [(n_train(cells, t), f) for t, f in found if TASKS[t][0] == task]
-        rows = [n * 1.03 ** (number - 3) for n, _ in of_task]  # side by side
-        values = -np.array([[f["nll"], f["nll_low"], f["nll_high"]] for _, f in of_task])
-        axes.errorbar(
-            rows,
-            values[:, 0],
-            yerr=np.abs(values[:, 1:] - values[:, :1]).T[::-1],
-            fmt="o-",
-            ms=4,
-            capsize=2,
-            label=task,
+    for number, task in enumerate(dict.fromkeys(shown_name(t) for t, _ in found)):
+        of_task = sorted(
+            (n_train(cells, t), f["nll"], f["nll_low"], f["nll_high"]) for t, f in found if shown_name(t) == task
         )
+        n, values, low, high = np.array(of_task).T
+        rows = n * 1.03 ** (number - 3)  # side by side
+        axes.errorbar(rows, -values, yerr=[high - values, values - low], fmt="o-", ms=4, capsize=2, label=task)
     axes.axhline(0, color="#888888", lw=1)
     axes.set_xscale("log")
-    ticks = [500, 1000, 2000, 5000, 10_000, 20_000]
+    ticks = [200, 500, 1000, 2000, 5000, 10_000, 20_000, 67_000]
     axes.set_xticks(ticks, [f"{rows:,}" for rows in ticks])
     axes.minorticks_off()
     axes.set_xlabel("training rows")

@@ -43,6 +43,8 @@ def test_seeded_dropout_repeats_itself_and_has_the_rate_and_mean_of_dropout():
     assert not drawn[0].equal(drawn[2])
     assert (drawn[0] == 0).float().mean().item() == pytest.approx(0.1, abs=0.005)
     assert drawn[0].mean().item() == pytest.approx(1, abs=0.005)
+    kept = (drawn[0] != 0).float().reshape(-1, 4)  # four values share a random number
+    assert (torch.corrcoef(kept.T) - torch.eye(4)).abs().max().item() < 0.03
     drawn[0].sum().backward()
     assert x.grad.equal(drawn[0].detach())
     with SeededDropout(1):
