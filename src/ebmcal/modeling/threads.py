@@ -65,7 +65,7 @@ class SeededDropout(TorchFunctionMode):
         return x * self._kept(x.shape, p).to(x.dtype).mul_(1 / (1 - p))
 
     def _kept(self, shape: torch.Size, p: float) -> Tensor:
-        """Which values are kept; 16 random bits decide on each: four values a draw, several times as fast as `bernoulli_`."""
+        """Which values are kept. Four values share a draw of 64 bits: several times as fast as `bernoulli_`."""
         n = math.prod(shape)
         bits = torch.empty(math.ceil(n / 4), dtype=torch.int64).random_(-(2**63), None, generator=self.generator)
         return (bits.view(torch.int16)[:n] >= round(p * 2**16) - 2**15).view(shape)
