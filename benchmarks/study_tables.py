@@ -180,42 +180,53 @@ def paper() -> str:
     return markdown(["method", *(f"{TASKS[t][0]} ({n_train(cells, t):,})" for t in tasks)], rows)
 
 
-def ranking() -> str:
-    """The paper's methods and the controls: means over the finished tasks, next to the baseline and the paper."""
+def against_baseline(method: str, calibrator: str | None, setting: str) -> pd.DataFrame:
+    """Per finished task: accuracy, class-wise ECE and NLL with a temperature of a method; those of the baseline."""
     from ebmcal.benchmark import PUBLISHED
 
-    cells, rows = Cells("study"), []
+    cells, found = Cells("study"), {}
+    for task in [t for t in cells.largest("baseline") if TASKS[t][1] and t != "wnli"]:
+        places = {
+            "": (f"{task}-paper" if setting == STRONG else task, method, calibrator),
+            "base_": (task, "baseline", None),
+        }
+        row = {}
+        for prefix, place in places.items():
+            row |= {f"{prefix}{m}": cells.value(*place, m) for m in ("accuracy", "ece_classwise")}
+            row[f"{prefix}nll"] = cells.value(*place[:2], "temperature (dev)", "nll")
+        paper_row = PUBLISHED.get(calibrator or method + setting.removesuffix(STRONG))
+        row["paper"], row["base_paper"] = ((r and r[TASKS[task][1]][1]) for r in (paper_row, PUBLISHED["baseline"]))
+        if row["accuracy"] is not None:
+            found[task] = row
+    return pd.DataFrame.from_dict(found, orient="index").astype(float)
+
+
+def ranking() -> str:
+    """The paper's methods and the controls: means over the finished tasks, next to the baseline and the paper."""
+    rows = []
     names = [(*row, STRONG * (row[0] in AT_PAPER_STRENGTH)) for row in PAPER_ROWS if row != ("baseline", None)]
     names += [("hidden", None, ", default"), *((method, None, "") for method in CONTROLS)]
     for method, calibrator, setting in names:
-        found = []
-        for task in [t for t in cells.largest("baseline") if TASKS[t][1] and t != "wnli"]:
-            place = f"{task}-paper" if setting == STRONG else task
-            ours, base = (
-                [cells.value(*of, m) for m in ("accuracy", "ece_classwise")]
-                + [cells.value(*of[:2], "temperature (dev)", "nll")]
-                for of in ((place, method, calibrator), (task, "baseline", None))
-            )
-            paper_row = calibrator or method + setting.removesuffix(STRONG)
-            published = [
-                PUBLISHED[key][TASKS[task][1]][1] if key in PUBLISHED else None for key in (paper_row, "baseline")
-            ]
-            if ours[0] is not None:
-                found.append([*ours, *base, *published])
-        if found:
-            accuracy, ece, nll, base_accuracy, base_ece, base_nll, paper_ece, paper_base = np.array(found, float).T
+        t = against_baseline(method, calibrator, setting)
+        if len(t):
+            ece, base = t["ece_classwise"], t["base_ece_classwise"]
             rows.append([
-                title(method, calibrator) + setting, str(len(found)), over_tasks(100 * (accuracy - base_accuracy), 1),
-                f"{short(base_ece.mean())} → {short(ece.mean())}", over_tasks(ece - base_ece, 3),
-                f"{100 * (ece.mean() / base_ece.mean() - 1):+.0f}%",
-                MISSING if np.isnan(paper_ece).any() else f"{100 * (paper_ece.sum() / paper_base.sum() - 1):+.0f}%",
-                MISSING if calibrator else over_tasks(nll - base_nll, 3),
+                title(method, calibrator) + setting, str(len(t)),
+                over_tasks(100 * (t["accuracy"] - t["base_accuracy"]), 1),
+                f"{short(base.mean())} → {short(ece.mean())}", over_tasks(ece - base, 3), relative_change(ece, base),
+                MISSING if t["paper"].isna().any() else relative_change(t["paper"], t["base_paper"]),
+                MISSING if calibrator else over_tasks(t["nll"] - t["base_nll"], 3),
             ])  # fmt: skip
     header = ["method", "tasks", "accuracy, points", "class-wise ECE, baseline → method", "difference", "change"]
     return markdown([*header, "paper's change on these tasks", "NLL, both with temperature (dev)"], rows)
 
 
-def over_tasks(differences: np.ndarray, digits: int) -> str:
+def relative_change(values: pd.Series, base: pd.Series) -> str:
+    """The change of the mean over tasks."""
+    return f"{100 * (values.mean() / base.mean() - 1):+.0f}%"
+
+
+def over_tasks(differences: pd.Series, digits: int) -> str:
     """The mean of one difference per task, with its 95% t interval if there are at least three."""
     mean, n = differences.mean(), len(differences)
     if n < 3:

@@ -372,7 +372,11 @@ def _cautions(found: Sequence[Candidate], known: Predictions, rows: str, n_test:
     missing = [name for index, name in enumerate(known.label_names) if index not in seen]
     if missing:
         shown = ", ".join(missing[:5]) + (f", … ({len(missing)} labels)" if len(missing) > 5 else "")
-        yield f"No {rows} row has the label {shown}; calibrators cannot learn about it."
+        several = len(missing) > 1
+        yield (
+            f"No {rows} row has the label{'s' * several} {shown}; calibrators cannot learn about "
+            f"{'them' if several else 'it'}."
+        )
     bound = [c.method for c in found if c.calibrator is None and not _is_inside(c.temperature)]
     if bound:
         yield f"The temperature of {', '.join(bound)} reached its bound and is not recommended."

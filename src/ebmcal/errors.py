@@ -71,8 +71,7 @@ def require_extra(extra: str, *modules: str) -> None:
     if missing:
         raise EbmcalError(
             f"This needs {', '.join(missing)}, which {'is' if len(missing) == 1 else 'are'} not installed. "
-            f"Install with: pip install 'ebmcal[{extra}]', or in a clone: pip install --constraint constraints.txt "
-            f"'.[{extra}]'"
+            f"Install with, in the clone of ebmcal: pip install --constraint constraints.txt --editable '.[{extra}]'"
         )
 
 

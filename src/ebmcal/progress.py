@@ -67,7 +67,7 @@ class Console(Reporter):
                 bars.update(bar, advance=n, **fields)
 
             yield advance
-            bars.update(bar, completed=total)
+            bars.update(bar, total=total or 1, completed=total or 1)
 
 
 def make_reporter(progress: bool | None, log: Path | None = None) -> Reporter:

@@ -29,7 +29,8 @@ def test_a_difference_is_found_with_its_sign(name):
 def test_equal_models_do_not_differ(name):
     labels, probs = make_rows(300)
     test = paired_test(name, labels, probs, probs.copy(), n_resamples=50)
-    assert (test.difference, test.low, test.high, test.p_value) == (0.0, 0.0, 0.0, 1.0)
+    assert (test.difference, test.p_value) == (0.0, 1.0)
+    assert -0.01 < test.low <= 0 <= test.high < 0.01
 
 
 @pytest.mark.parametrize("name", ["accuracy", "ece_classwise", "ece_top_label", "nll", "aurc"])
@@ -64,6 +65,23 @@ def test_interval_and_p_value_never_contradict_each_other():
 def test_three_rows_that_agree_prove_nothing():
     assert paired_test("accuracy", [0] * 3, [[0.9, 0.1]] * 3, [[0.1, 0.9]] * 3).p_value > 0.1
     assert paired_test("accuracy", [0] * 30, [[0.9, 0.1]] * 30, [[0.1, 0.9]] * 30).p_value < 1e-6
+
+
+def test_models_that_agree_on_few_rows_may_differ_on_others():
+    test = paired_test("accuracy", [0] * 33, [[0.9, 0.1]] * 33, [[0.8, 0.2]] * 33)
+    assert test.difference == 0
+    assert test.high == -test.low == pytest.approx(0.087, abs=0.005)  # 2.04 · √2 / 33
+
+
+@pytest.mark.parametrize(("n", "accuracy"), [(33, 0.97), (100, 0.97), (200, 0.985), (300, 0.97)])
+def test_calibration_errors_of_few_wrong_answers_prove_nothing(n, accuracy):
+    """One model is too sure, the other too unsure by as much, so their calibration errors are equal."""
+    rng, found = np.random.default_rng(n), []
+    for _ in range(150):
+        labels = (rng.random(n) > accuracy).astype(int)
+        sure, unsure = (np.tile([p, 1 - p], (n, 1)) for p in (accuracy + 0.012, accuracy - 0.012))
+        found.append(paired_test("ece_top_label", labels, sure, unsure, n_resamples=100).p_value < 0.05)
+    assert np.mean(found) < 0.1
 
 
 def test_the_standard_error_of_a_mean_is_the_usual_one():

@@ -57,6 +57,16 @@ def write_log(path, days=(False, False, True), n=120, labels=False):
     return path
 
 
+def test_copies_in_the_reference_count_once(model, tmp_path):
+    rows = predict(60, seed=1)
+    rows.write(tmp_path / "once.parquet")
+    rows.rows(np.tile(np.arange(60), 5)).replace(ids=None).write(tmp_path / "often.parquet")
+    log = write_log(tmp_path / "log.jsonl")
+    once, often = (ebmcal.monitor(model, log, reference=tmp_path / f"{name}.parquet") for name in ("once", "often"))
+    assert often.document["reference"]["n_rows"] == 60
+    assert [w["p_values"] for w in often.document["windows"]] == [w["p_values"] for w in once.document["windows"]]
+
+
 def test_drift_raises_an_alarm_and_withholds_the_estimate(model, tmp_path):
     found = ebmcal.monitor(model, write_log(tmp_path / "log.jsonl"))
     windows = found.document["windows"]

@@ -99,4 +99,4 @@ def test_ray_needs_its_extra(command, monkeypatch):
 
     find = importlib.util.find_spec
     monkeypatch.setattr("importlib.util.find_spec", lambda name, *a: None if name == "ray" else find(name, *a))
-    assert "pip install 'ebmcal[ray]'" in command("noise", "generate", "--engine", "ray", code=1)
+    assert "--editable '.[ray]'" in command("noise", "generate", "--engine", "ray", code=1)

@@ -198,10 +198,10 @@ def test_an_interrupted_cross_fitting_keeps_its_finished_folds(finished, encoder
         ebmcal.run(train, **arguments)
     again = ebmcal.run(train, **arguments)
     assert [title[-1] for title in trained] == ["1", "2", "3", "3"]
-    times = [line[20:] for line in (folder / "log.txt").read_text().splitlines() if " time: about " in line]
+    times = [line[20:] for line in (folder / "log.txt").read_text().splitlines() if "training time: about " in line]
     first, second = times
-    assert re.fullmatch(r"time: about \d+ seconds?: 3 trainings of about \d+ seconds?", first)
-    assert re.fullmatch(r"time: about \d+ seconds?", second)
+    assert re.fullmatch(r"training time: about \d+ seconds?: 3 trainings of about \d+ seconds?", first)
+    assert re.fullmatch(r"training time: about \d+ seconds?", second)
     a, b = (run.predictions("hidden", "out_of_fold") for run in (finished, again))
     np.testing.assert_array_equal(a.logits, b.logits)
 

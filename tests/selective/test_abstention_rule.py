@@ -189,7 +189,7 @@ def test_duplicated_rows_give_no_stronger_guarantee(repeat):
         fit_abstention(few, max_error=0.05)
     copies = few.rows(np.tile(np.arange(60), repeat)).replace(ids=[f"new-{i}" for i in range(60 * repeat)])
     with (
-        pytest.warns(UserWarning, match=rf"{60 * (repeat - 1)} of {60 * repeat} rows are exact duplicates"),
+        pytest.warns(UserWarning, match=rf"{60 * repeat} rows contain {60 * (repeat - 1)} exact duplicates"),
         pytest.raises(EbmcalError, match="do not support an error of at most 0.05"),
     ):
         fit_abstention(copies, max_error=0.05)

@@ -144,7 +144,7 @@ def test_frequent_texts_that_are_wrong_are_not_hidden_by_counting_them_once():
         texts = ["hello" if f else f"rare {i}" for i, f in enumerate(frequent)]
         logits = np.stack([np.where(frequent, -3, rng.normal(4, 0.1, 400)), np.zeros(400)], axis=1)
         rows = Predictions(np.zeros(400, dtype=int), ("a", "b"), logits=logits, texts=texts)
-        with pytest.warns(UserWarning, match="exact duplicates"):
+        with pytest.warns(UserWarning, match="exact duplicate"):
             rule = fit_abstention(rows, max_error=0.05, ood=0)
         found += rule.guarantee.threshold is None
     assert found == 0

@@ -8,7 +8,8 @@ interval and p-value both use Student's t, so p < 0.05 exactly when the 95% inte
 This is the limit of a hierarchical bootstrap over seeds and rows, which underestimates with few seeds. At 95% the
 margin is √(t² of the rows · their variance + t² of the seeds · theirs), each t with its own degrees of freedom:
 Satterthwaite's single ones cover 92% with three seeds (benchmarks/coverage.py). The variance includes two additional
-rows, one in favour of each model, so that three rows that agree prove nothing. Noise raises calibration errors, and not
+rows, one in favour of each model (as the interval of Agresti and Min does), so that few rows on which models agree, or
+few errors, prove nothing. Noise raises calibration errors, and not
 equally for both models: the interval covers both the plain difference and the difference minus the likely noise bias
 (away from zero: minus the largest), and zero must lie outside all of it.
 """
@@ -83,7 +84,8 @@ def compare_estimates(ours: Sequence[Estimate], theirs: Sequence[Estimate]) -> P
     plain = float(np.mean(differences))
     likely, largest, smallest = np.mean([_minus_bias(a, b) for a, b in pairs], axis=0)
     over_rows = np.mean([a.resampled - b.resampled for a, b in pairs], axis=0)
-    error = StandardError.from_resamples(over_rows, differences, min(a.n_rows for a, _ in pairs), plain)
+    effect = max(abs(plain), ours[0].row_effect)
+    error = StandardError.from_resamples(over_rows, differences, min(a.n_rows for a, _ in pairs), effect)
     low, high = min(plain, likely), max(plain, likely)
     low, high = (smallest if low < 0 else low, largest if high > 0 else high)  # away from 0 only
     bounds = float(min(plain, likely, low)), float(max(plain, likely, high))
@@ -140,13 +142,13 @@ class StandardError:
 
     @classmethod
     def from_resamples(
-        cls, over_rows: np.ndarray, over_seeds: Sequence[float], n_rows: int, difference: float
+        cls, over_rows: np.ndarray, over_seeds: Sequence[float], n_rows: int, effect: float
     ) -> "StandardError":
-        """From values on resamples of the rows [n_resamples] and the values of the seeds."""
+        """From values on resamples of the rows [n_resamples], the values of the seeds, and the effect of one row."""
         over_rows = over_rows[np.isfinite(over_rows)]
         if len(over_rows) < 2:
             return cls(math.nan, math.nan, math.nan, n_rows, len(over_seeds))
-        variance = float(over_rows.var(ddof=1)) + 2 * (difference / n_rows) ** 2  # two more rows, one for each model
+        variance = float(over_rows.var(ddof=1)) + 2 * (effect / n_rows) ** 2  # two more rows, one for each model
         return cls.from_variances(variance, over_seeds, n_rows)
 
     @classmethod

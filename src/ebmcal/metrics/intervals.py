@@ -66,6 +66,16 @@ class Metric:
         make = getattr(self.function, "statistics", None)
         return None if make is None else make(labels, probs, **options)
 
+    def row_effect(self, n_classes: int) -> float:
+        """How much a right instead of a wrong answer to one of n texts changes n · metric, at most; 0: unknown.
+
+        >>> METRICS["accuracy"].row_effect(10), METRICS["ece_classwise"].row_effect(10)
+        (1.0, 0.2)
+        """
+        if self.events == "class":
+            return 2 / n_classes  # two of the classes
+        return float(self.events == "top_label" or self.function is classification.accuracy)
+
 
 def find_metric(name_or_function: str | Callable[..., float]) -> Metric:
     """The metric of a name, or a metric made from a function `(labels, *, probs) -> float`.
@@ -231,6 +241,7 @@ class Estimate:
     resampled: np.ndarray
     bias: NoiseBias | None = None
     standard_error: float = math.nan  # of a calibration error
+    row_effect: float = 0.0  # how much a right instead of a wrong answer changes n · value, at most; 0: unknown
     notes: tuple[str, ...] = ()
 
     def interval(self) -> Interval:
@@ -283,7 +294,8 @@ def estimate(
             bias = simulated_bias(value, metric.function, probs, **options)
             standard_error = float(resampled.std(ddof=1)) if len(resampled) > 1 else math.nan
         notes = _few_rows_notes(metric, len(labels), options)
-        estimates[name] = Estimate(metric, len(labels), value, resampled, bias, standard_error, notes)
+        effect = metric.row_effect(probs.shape[1])
+        estimates[name] = Estimate(metric, len(labels), value, resampled, bias, standard_error, effect, notes)
     return estimates
 
 

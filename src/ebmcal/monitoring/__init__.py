@@ -84,6 +84,11 @@ N_TICKS = 8  # names of windows along an axis, at most
 N_NAMES = 5  # in a message
 UNTESTED, MOSTLY_OOD = "estimated, drift not tested", "more than half of the texts are out-of-distribution"
 
+ASK_FOR_LABELS = (
+    " Label some of these rows to measure the accuracy: ebmcal monitor MODEL LOG --labels FILE, with the columns id "
+    "and label."
+)
+
 #: Pictures: key → title, caption, and the lines: name → key of a window. The dashed line is the reference.
 PICTURES = {
     "accuracy": (
@@ -94,7 +99,7 @@ PICTURES = {
     ),
     "energy": (
         "Energy",
-        "Mean energy. Higher than the reference (dashed): less like the training data.",
+        "Mean energy. Higher than the reference (dashed): texts less like the training data, or harder to classify.",
         {"energy": "energy"},
     ),
     "confidence": ("Confidence", "Mean confidence; the dashed line is the reference.", {"confidence": "confidence"}),
@@ -322,8 +327,7 @@ def _mark_drift(described: list[dict[str, Any]], rate: float, planned_windows: i
         if reasons:
             window["accuracy_note"] = (
                 f"Accuracy estimate withheld ({' and '.join(reasons)}): a confidence may no longer mean what it meant "
-                "on the reference. Label some of these rows to measure the accuracy: ebmcal monitor MODEL LOG "
-                "--labels FILE, with the columns id and label."
+                f"on the reference.{'' if window['labelled'] else ASK_FOR_LABELS}"
             )
 
 

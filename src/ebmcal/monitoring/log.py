@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from ebmcal.calibration import folded_temperature, read_calibrator
-from ebmcal.calibration.leakage import IDENTITY, model_differences
+from ebmcal.calibration.leakage import IDENTITY, distinct_rows, model_differences
 from ebmcal.calibration.persistence import calibrator_fingerprint, read_for_model
 from ebmcal.errors import EbmcalError, RowError, error_context, plural
 from ebmcal.predictions import Predictions
@@ -267,7 +267,7 @@ def find_reference(folder: Path, given: PathLike | Predictions | None, normalize
         rows, name = _run_predictions(folder)
     else:
         name = "the given reference" if isinstance(given, Predictions) else Path(given).name
-        rows = read_for_model(given, folder, normalize=normalize)
+        rows = first_copies(read_for_model(given, folder, normalize=normalize))
         check_same_model(folder, rows, name)
     if rows.meta.get("split") == "train":
         raise EbmcalError(f"{name} holds training rows, on which the model is too accurate. Give held-out rows.")
@@ -282,7 +282,7 @@ def find_reference(folder: Path, given: PathLike | Predictions | None, normalize
 def _run_predictions(folder: Path) -> tuple[Predictions, str]:
     """The first split of the run with enough labelled rows, and its name with the reason if it is not the first one."""
     paths = {split: predictions_of_model(folder, split) for split in REFERENCE_SPLITS}
-    found = {split: read_for_model(path, folder) for split, path in paths.items() if path is not None}
+    found = {split: first_copies(read_for_model(path, folder)) for split, path in paths.items() if path is not None}
     if not found:
         raise EbmcalError(
             f"{folder} is not in a run directory with predictions, so there is no reference. Give labelled predictions "
@@ -295,6 +295,12 @@ def _run_predictions(folder: Path) -> tuple[Predictions, str]:
         rows = rows.replace(logits=rows.logits / temperature)
     why = f", as {REFERENCE_SPLITS[first]} has {_count_labelled(found[first])} labelled rows" if split != first else ""
     return rows, f"{REFERENCE_SPLITS[split]}{why}"
+
+
+def first_copies(rows: Predictions) -> Predictions:
+    """The rows without copies: these would make a difference to the log look more certain than it is."""
+    _, first = np.unique(distinct_rows(rows), return_index=True)
+    return rows.rows(first)
 
 
 def _count_labelled(rows: Predictions) -> int:

@@ -23,6 +23,7 @@ from ebmcal.storage import PathLike, write_text
 if TYPE_CHECKING:
     import rich.table
     from jinja2 import Environment
+    from markupsafe import Markup
     from rich.console import Console, ConsoleOptions
 
 #: Columns of a terminal that a table never exceeds.
@@ -361,8 +362,19 @@ def environment() -> "Environment":
         undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     )  # fmt: skip
     found.globals.update(fold_after=FOLD_AFTER, version=__version__)
-    found.filters["code"] = code_span
+    found.filters |= {"code": code_span, "options": unbroken_options}
     return found
+
+
+def unbroken_options(text: str) -> "Markup":
+    """Text as HTML in which lines do not break after the hyphens of an option of the command line.
+
+    >>> print(unbroken_options("a < b, --folds 5"))
+    a &lt; b, <span class="option">--folds</span> 5
+    """
+    from markupsafe import Markup, escape
+
+    return Markup(re.sub(r"(?<!\S)\(?--[a-z-]+", r'<span class="option">\g<0></span>', str(escape(text))))
 
 
 def code_span(text: object) -> str:

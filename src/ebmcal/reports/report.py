@@ -210,23 +210,24 @@ def _facts(data: RunData, focus: Focus, is_useful: bool) -> Iterator[tuple[str, 
     level = next((level for level in LEVELS if (rows.confidence >= level).sum() >= least), None)
     if level is not None:
         sure = rows.confidence >= level
-        detail = (
-            f"{_share(right[sure])} texts with this confidence, {sure.mean():.0%} of all ({_interval(right[sure])})"
-        )
+        size = f"{sure.mean():.0%} of all texts"
+        detail = f"{_share(right[sure])} texts with this confidence ({_interval(right[sure])}); {size}"
         yield f"When it is at least {level:.0%} sure", f"{right[sure].mean():.1%} right", detail
 
 
 def _reachable_error(rows: Predictions) -> float:
-    """An error rate that a rule can guarantee with some hundred rows: that of the texts it is most sure of, in steps of
-    5 points.
+    """An error rate, in steps of 5 points, that a rule can guarantee with some hundred rows: that of the texts of which
+    the model is most sure, but not more than that of all texts.
 
-    >>> _reachable_error(Predictions([0] * 95 + [1] * 5, ("no", "yes"), probs=[[0.9, 0.1]] * 100))
-    0.15
+    >>> rows = Predictions([0] * 95 + [1] * 5, ("no", "yes"), probs=[[0.9, 0.1]] * 100)
+    >>> _reachable_error(rows), _reachable_error(rows.rows(range(60, 100)))
+    (0.05, 0.15)
     """
     right = rows.predicted == rows.labels
     surest = right[np.argsort(-rows.confidence, kind="stable")][: max(LEAST_SURE, len(rows) // 4)]
     low, _ = wilson(surest.sum(), np.array(len(surest)))
-    return min(0.5, math.ceil(20 * (1 - float(low))) / 20)
+    reachable = min(1 - float(low), float(1 - right.mean()))
+    return min(0.5, max(1, math.ceil(round(20 * reachable, 6))) / 20)
 
 
 def _share(right: np.ndarray) -> str:

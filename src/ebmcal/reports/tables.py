@@ -424,9 +424,9 @@ def label_issue_table(issues: Sequence[Mapping[str, Any]], audit: Any = None, n:
     )
     note = (
         "Training texts with a label that the models trained without them contradict. Many labels may be right: the "
-        "model can be wrong, too. Change a label only if you disagree after reading. Row: your id, or the place in "
-        "the training file. Score: how much more probable the suggested label is for the model, from 0.5 (equally) "
-        f"to 1.{more}"
+        "model can be wrong, too. Change a label only if you disagree after reading. Row: the id of the row, or its "
+        "place in the training file. Score: how much more probable the suggested label is for the model, from 0.5 "
+        f"(equally) to 1.{more}"
     )
     return Table(pd.DataFrame(records[:n], columns=columns), "Possible label errors", (note,))
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from ebmcal.calibration import Calibrator, check_held_out, persistence, read_calibrator
 from ebmcal.calibration.leakage import N_TRAINING, distinct_rows, logits_in
-from ebmcal.errors import EbmcalError, error_context, unknown_name
+from ebmcal.errors import EbmcalError, error_context, plural, unknown_name
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import predictions_of_model, weights_fingerprint
 from ebmcal.selective.ood import (
@@ -125,8 +125,8 @@ def fit_abstention(
     groups, n_training = distinct_rows(rows), n_given - rows.n_rows
     n_distinct = int(groups.max()) + 1
     if n_distinct < len(groups):
-        copies = f"{len(groups) - n_distinct:,} of {len(groups):,} rows are exact duplicates"
-        warnings.warn(f"{copies}. Guarantees are also tested with each counted once.", stacklevel=2)
+        copies = f"{len(groups):,} rows contain {plural(len(groups) - n_distinct, 'exact duplicate')} of others"
+        warnings.warn(f"The {copies}. Guarantees are also tested with each text counted once.", stacklevel=2)
     test = None if ood == 0 else _fit_ood(rows, groups, ood, ood_score, features, seed)
     calibrated_by = rows.meta.get("calibrator")
     rule = AbstentionRule(

@@ -145,18 +145,21 @@ class ClassifierTrainer(Trainer):
         loss = None if labels is None else F.cross_entropy(output.logits, labels)
         return (loss, None, None) if prediction_loss_only else (loss, output.logits, labels)
 
-    def is_parallel(self) -> bool:
-        """Whether two threads may share a step: on a CPU, if they share nothing but the gradients, which are empty
-        when the step starts."""
+    def has_seeded_dropout(self) -> bool:
+        """Whether dropout can depend on the step alone, which is also faster than torch's: on a CPU, unless something
+        divides a step into several or repeats a part of it."""
         args = self.args
         return (
-            self.classifier.energy_head is None
-            and args.device.type == "cpu"
-            and torch.get_num_threads() > 1
+            args.device.type == "cpu"
             and args.world_size == 1
             and args.gradient_accumulation_steps == 1
             and not (args.gradient_checkpointing or args.torch_compile or args.fsdp or args.deepspeed)
         )
+
+    def is_parallel(self) -> bool:
+        """Whether two threads may share a step: if they share nothing but the gradients, which are empty when it
+        starts."""
+        return self.has_seeded_dropout() and self.classifier.energy_head is None and torch.get_num_threads() > 1
 
     def run_micro_batches(self, model: nn.Module, batches: Sequence[Any], run: Callable[[Any], T]) -> list[T]:
         """The results of the micro-batches of a step: one after the other, or the two of a divided step in two threads.
@@ -164,10 +167,11 @@ class ClassifierTrainer(Trainer):
         The sum of two gradients does not depend on their order, and dropout depends on the step and the half only. So a
         training with the same seed ends with the same weights.
         """
-        if self.data_collator.is_parallel and len(batches) == 2:
-            seeds = np.random.SeedSequence([self.args.seed, self.state.global_step]).generate_state(2).tolist()
-            with parallel_map(2) as run_all:
-                return list(run_all(lambda seed, batch: _run_seeded(run, batch, seed), seeds, batches))
+        if self.has_seeded_dropout():
+            n_threads = 2 if self.data_collator.is_parallel and len(batches) == 2 else 1
+            seeds = np.random.SeedSequence([self.args.seed, self.state.global_step]).generate_state(len(batches))
+            with parallel_map(n_threads) as run_all:
+                return list(run_all(lambda seed, batch: _run_seeded(run, batch, seed), seeds.tolist(), batches))
         results = []
         for i, batch in enumerate(batches):
             # Several processes exchange gradients once per step, with the last micro-batch.

@@ -153,7 +153,7 @@ class DurationEstimate(TrainerCallback):
         own = per_step * (state.max_steps - first + 1)
         total = own + per_step * state.max_steps * sum(self.costs[1:]) / self.costs[0]
         each = f": {len(self.costs)} trainings of about {_duration(total / len(self.costs))}" * (len(self.costs) > 1)
-        self.reporter.info(f"time: about {_duration(total)}{each}")
+        self.reporter.info(f"training time: about {_duration(total)}{each}")
         self.costs = []
 
 

@@ -153,7 +153,7 @@ function energy(model) {
   }
   const energy = model.ood_score_name === "the energy" ? "Low energy" : "Energy " + short(model.energy) + "; low";
   const meaning = about.is_energy_trained ? " = like the training data; noise are generated texts that are not data." :
-    " = confident. This model was not trained with noise: its energy hardly says whether a text is like the training data.";
+    " = like the training data, but only as far as its logits tell: this model was not trained with noise.";
   nodes.push(make("p", energy + meaning, { class: "muted" }));
   if (model.is_ood !== null && model.ood_score_name !== "the energy") {
     nodes.push(make("p", "The energy did not decide: out-of-distribution or not is by " + model.ood_score_name + "."));
