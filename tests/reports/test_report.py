@@ -124,7 +124,7 @@ def test_first_screen_says_what_how_good_and_what_to_do(finished):
     assert 'href="#label-issues"' in first
     assert "cross-fit:" not in first, "only words that are used are explained"
     sure = np.flatnonzero(calibrated_test(run).confidence >= 0.9)
-    assert re.search(rf"\d+ of {len(sure)} texts with this confidence, \d+% of all \(95% interval", first)
+    assert re.search(rf"\d+ of {len(sure)} texts with this confidence \(95% interval [^)]*\); \d+% of all texts", first)
 
 
 def calibrated_test(run):

@@ -21,7 +21,7 @@ from typing import Any, Literal
 import numpy as np
 
 from ebmcal.errors import EbmcalError, unknown_name
-from ebmcal.metrics.classification import SufficientStatistics, confidence_and_correct, from_statistics
+from ebmcal.metrics.classification import Finish, SufficientStatistics, confidence_and_correct, from_statistics
 from ebmcal.predictions import as_labels_and_probs, chunks
 
 Binning = Literal["width", "mass"]
@@ -256,22 +256,46 @@ def _debiased(labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, bi
 def _largest_gap(
     labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning
 ) -> SufficientStatistics:
-    """MCE from counts, summed forecasts and hits [3, events, bins]; the bins are those of all rows."""
-    edges = [bin_edges(forecast, n_bins, binning)[1:-1] for forecast, _ in events(labels, probs, kind)]
-    shape = (3, len(edges), n_bins)
+    """MCE from counts, summed forecasts and hits [3, events, bins]."""
 
-    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
-        index, amounts = [], []
-        for event, (forecast, outcome) in enumerate(events(labels[part], probs[part], kind)):
-            bins = event * n_bins + np.searchsorted(edges[event], forecast, side="right")
-            index += [bins + i * len(edges) * n_bins for i in range(3)]
-            amounts += [np.ones_like(forecast), forecast, outcome]
-        return np.stack(index), np.stack(amounts)
+    def amounts(forecast: np.ndarray, outcome: np.ndarray) -> list[np.ndarray]:
+        return [np.ones_like(forecast), forecast, outcome]
 
     def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
         return _per_bin(sums)[1].max(axis=(-1, -2))
 
-    return SufficientStatistics(len(labels), shape, entries, finish, width=3 * len(edges))
+    return _bin_sums(labels, probs, kind, n_bins, binning, 3, amounts, finish)
+
+
+def gap_statistics(
+    labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int = N_BINS, binning: Binning = "width"
+) -> SufficientStatistics:
+    """The expected binned error from the gaps [1, events, bins]."""
+
+    def finish(sums: np.ndarray, n: np.ndarray) -> np.ndarray:
+        return np.abs(sums).sum(axis=(-1, -2, -3)) / (n * sums.shape[-2])
+
+    return _bin_sums(labels, probs, kind, n_bins, binning, 1, lambda forecast, outcome: [forecast - outcome], finish)
+
+
+def _bin_sums(
+    labels: np.ndarray, probs: np.ndarray, kind: Kind, n_bins: int, binning: Binning, n_amounts: int,
+    amounts: Callable[[np.ndarray, np.ndarray], list[np.ndarray]], finish: Finish,
+) -> SufficientStatistics:  # fmt: skip
+    """Statistics from sums of some amounts of each row over bins [n_amounts, events, bins]; the bins are those of all
+    rows."""
+    edges = [bin_edges(forecast, n_bins, binning)[1:-1] for forecast, _ in events(labels, probs, kind)]
+    shape = (n_amounts, len(edges), n_bins)
+
+    def entries(part: slice) -> tuple[np.ndarray, np.ndarray]:
+        index, found = [], []
+        for event, (forecast, outcome) in enumerate(events(labels[part], probs[part], kind)):
+            bins = event * n_bins + np.searchsorted(edges[event], forecast, side="right")
+            index += [bins + i * len(edges) * n_bins for i in range(n_amounts)]
+            found += amounts(forecast, outcome)
+        return np.stack(index), np.stack(found)
+
+    return SufficientStatistics(len(labels), shape, entries, finish, width=n_amounts * len(edges))
 
 
 def _per_bin(sums: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

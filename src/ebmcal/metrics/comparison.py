@@ -9,7 +9,8 @@ This is the limit of a hierarchical bootstrap over seeds and rows, which underes
 margin is √(t² of the rows · their variance + t² of the seeds · theirs), each t with its own degrees of freedom:
 Satterthwaite's single ones cover 92% with three seeds (benchmarks/coverage.py). The variance includes two additional
 rows, one in favour of each model (as the interval of Agresti and Min does), so that few rows on which models agree, or
-few errors, prove nothing. Noise raises calibration errors, and not
+few errors, prove nothing. Binned calibration errors are sums of absolute values, which are not normal near zero: their
+margin also reaches the middle 95% of the resampled differences. Noise raises calibration errors, and not
 equally for both models: the interval covers both the plain difference and the difference minus the likely noise bias
 (away from zero: minus the largest), and zero must lie outside all of it.
 """
@@ -22,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from ebmcal.errors import EbmcalError
-from ebmcal.metrics.calibration import NoiseBias
+from ebmcal.metrics.calibration import Z_95, NoiseBias
 from ebmcal.metrics.intervals import Estimate, Interval, estimate, find_metric
 from ebmcal.predictions import as_labels_and_probs
 
@@ -85,11 +86,22 @@ def compare_estimates(ours: Sequence[Estimate], theirs: Sequence[Estimate]) -> P
     likely, largest, smallest = np.mean([_minus_bias(a, b) for a, b in pairs], axis=0)
     over_rows = np.mean([a.resampled - b.resampled for a, b in pairs], axis=0)
     effect = max(abs(plain), ours[0].row_effect)
-    error = StandardError.from_resamples(over_rows, differences, min(a.n_rows for a, _ in pairs), effect)
+    drawn = [a.signs_drawn - b.signs_drawn for a, b in pairs if a.signs_drawn is not None and b.signs_drawn is not None]
+    reach = middle(np.mean(drawn, axis=0), plain) if drawn else 0.0
+    error = StandardError.from_resamples(over_rows, differences, min(a.n_rows for a, _ in pairs), effect, reach)
     low, high = min(plain, likely), max(plain, likely)
     low, high = (smallest if low < 0 else low, largest if high > 0 else high)  # away from 0 only
     bounds = float(min(plain, likely, low)), float(max(plain, likely, high))
     return _test(plain, bounds, error)
+
+
+def middle(values: np.ndarray, center: float) -> float:
+    """How far the middle 95% of values reach from a center; 0 without values.
+
+    >>> middle(np.linspace(0, 1, 1001), 0.5)
+    0.475
+    """
+    return float(np.abs(np.quantile(values, [0.025, 0.975]) - center).max()) if len(values) else 0.0
 
 
 def mean_over_seeds(several: Sequence[Estimate]) -> Interval:
@@ -142,14 +154,15 @@ class StandardError:
 
     @classmethod
     def from_resamples(
-        cls, over_rows: np.ndarray, over_seeds: Sequence[float], n_rows: int, effect: float
+        cls, over_rows: np.ndarray, over_seeds: Sequence[float], n_rows: int, effect: float, reach: float = 0.0
     ) -> "StandardError":
-        """From values on resamples of the rows [n_resamples], the values of the seeds, and the effect of one row."""
+        """From values on resamples of the rows [n_resamples], the values of the seeds, the effect of one row, and how
+        far the margin must reach at least."""
         over_rows = over_rows[np.isfinite(over_rows)]
         if len(over_rows) < 2:
             return cls(math.nan, math.nan, math.nan, n_rows, len(over_seeds))
-        variance = float(over_rows.var(ddof=1)) + 2 * (effect / n_rows) ** 2  # two more rows, one for each model
-        return cls.from_variances(variance, over_seeds, n_rows)
+        variance = max(float(over_rows.var(ddof=1)), (reach / Z_95) ** 2)
+        return cls.from_variances(variance + 2 * (effect / n_rows) ** 2, over_seeds, n_rows)  # one row for each model
 
     @classmethod
     def from_variances(cls, rows: float, over_seeds: Sequence[float], n_rows: int) -> "StandardError":

@@ -241,6 +241,7 @@ class Estimate:
     resampled: np.ndarray
     bias: NoiseBias | None = None
     standard_error: float = math.nan  # of a calibration error
+    signs_drawn: np.ndarray | None = None  # [n_resamples] of a binned error; in `resampled` the signs of gaps are fixed
     row_effect: float = 0.0  # how much a right instead of a wrong answer changes n · value, at most; 0: unknown
     notes: tuple[str, ...] = ()
 
@@ -276,6 +277,8 @@ def estimate(
             error = binned_error(labels, probs, kind=metric.events, **{"n_bins": N_BINS, **options})
             biases[name], statistics = (error.bias, error.standard_error), mean_statistics(error.influence)
             del error
+            gaps = calibration.gap_statistics(labels, probs, metric.events, **options)
+            readers[f"{name}, signs drawn"], n_sums = units.reader(gaps), max(n_sums, math.prod(gaps.shape))
         if statistics is None:
             readers[name] = units.slow_reader(metric.function, labels, probs, options)
         else:
@@ -289,13 +292,16 @@ def estimate(
     for name, (metric, options) in requested.items():
         value, base = metric.function(labels, probs=probs, **options), readers[name](np.ones((len(units.sizes), 1)))
         resampled = np.concatenate(drawn[name]) + (value - float(base[0]))  # a shift by merged scores or linearisation
+        signs_drawn = np.concatenate(drawn[f"{name}, signs drawn"]) if metric.events else None
         bias, standard_error = biases.get(name, (None, math.nan))
         if bias is None and metric.is_raised_by_noise:
             bias = simulated_bias(value, metric.function, probs, **options)
             standard_error = float(resampled.std(ddof=1)) if len(resampled) > 1 else math.nan
         notes = _few_rows_notes(metric, len(labels), options)
         effect = metric.row_effect(probs.shape[1])
-        estimates[name] = Estimate(metric, len(labels), value, resampled, bias, standard_error, effect, notes)
+        estimates[name] = Estimate(
+            metric, len(labels), value, resampled, bias, standard_error, signs_drawn, effect, notes
+        )
     return estimates
 
 
