@@ -45,12 +45,13 @@ def main() -> None:
     parser.add_argument("--data", type=Path, help="Directory with glue/, intents/ and shift/.")
     parser.add_argument("--runs", type=Path, help="Default: runs/NAME.")
     parser.add_argument("--tasks", nargs="*", help="Only these tasks; another process may run others.")
+    parser.add_argument("--methods", nargs="*", help="Only these methods.")
     parser.add_argument("--gather", action="store_true", help="Run nothing, only collect what is finished.")
     options = parser.parse_args()
     options.runs = options.runs or Path("runs") / options.study.parent.name
     spec = yaml.safe_load(options.study.read_text())
     for stage in [] if options.gather else spec["stages"]:
-        for method in stage["methods"]:
+        for method in [m for m in stage["methods"] if not options.methods or m in options.methods]:
             for task in [t for t in stage["tasks"] if not options.tasks or t in options.tasks]:
                 if run_trial(spec, stage, task, method, options):
                     gather(options)
