@@ -19,8 +19,8 @@ with tempfile.TemporaryDirectory() as folder:
     trainer = EnergyTrainer(
         AutoModelForSequenceClassification.from_pretrained(checkpoint),
         EnergyConfig(
-            str(Path(folder) / "out"), num_train_epochs=3, per_device_train_batch_size=16, learning_rate=1e-3,
-            save_strategy="no", logging_steps=10, report_to="none", use_cpu=True, disable_tqdm=True, max_length=32,
+            str(Path(folder) / "out"), num_train_epochs=15, per_device_train_batch_size=16, learning_rate=2e-3,
+            save_strategy="no", logging_steps=50, report_to="none", use_cpu=True, disable_tqdm=True, max_length=32,
         ),
         train_dataset=splits["train"],
         eval_dataset=splits["test"],

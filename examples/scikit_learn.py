@@ -14,8 +14,8 @@ X_train, X_test, y_train, y_test = train_test_split(texts, labels, test_size=0.5
 
 with tempfile.TemporaryDirectory() as folder:
     encoder = str(make_encoder(Path(folder) / "encoder"))
-    classifier = EnergyTextClassifier(encoder, epochs=2, max_length=32, settings={"precision": "fp32"})
-    search = GridSearchCV(classifier, {"learning_rate": [1e-3, 3e-4]}, cv=2, scoring="neg_log_loss")
+    classifier = EnergyTextClassifier(encoder, epochs=10, max_length=32, settings={"precision": "fp32"})
+    search = GridSearchCV(classifier, {"learning_rate": [3e-3, 1e-3]}, cv=2, scoring="neg_log_loss")
     search.fit(X_train, y_train)
     print(search.best_params_, f"log-loss {log_loss(y_test, search.predict_proba(X_test)):.3f}")
 
