@@ -5,11 +5,12 @@
 
 Run directories (with weights) are in `runs/`. Committed, beside the YAML file, are `results.csv` (one row per task,
 trial, calibrator, test set and metric), `detection.csv`, `calibration.csv` (results on the calibration rows, which
-settings are chosen by), and the test predictions of every trial, with rounded logits. A trial in `results.csv` is not
-trained again, on this machine or another.
+settings are chosen by), `curves.csv` (results on test rows during training), and the test predictions of every trial,
+with rounded logits. A trial in `results.csv` is not trained again, on this machine or another.
 """
 
 import argparse
+import json
 import shutil
 import sys
 import warnings
@@ -30,7 +31,10 @@ from ebmcal.run_dir import Trial
 from ebmcal.storage import atomic_write
 
 #: The committed tables.
-TABLES = ("results", "detection", "calibration", "temperatures")
+TABLES = ("results", "detection", "calibration", "temperatures", "curves")
+
+#: What is kept of the evaluations during training (on at most 1,000 test rows).
+CURVES = ("accuracy", "ece_classwise", "ece_top_label", "nll")
 
 #: Kept logits are multiples of this: files of a third of the size.
 LOGIT_STEP = 1 / 64
@@ -178,6 +182,7 @@ def gather(options: Any) -> None:
             "results": pd.concat([evaluation.results, *shifted, answered, pd.DataFrame(timing)]),
             "detection": evaluation.detection,
             "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
+            "curves": pd.DataFrame([row for trial in run.trials for row in training_curve(run, trial)]),
             "temperatures": pd.DataFrame([row for trial in run.trials for row in temperature_results(run, trial)]),
         }
         for name, frame in found.items():
@@ -229,6 +234,22 @@ def calibration_results(run: ebmcal.Run, trial: Trial) -> dict[str, Any]:
             if p.energies is not None and other.energies is not None:
                 row[f"auroc_{split}_by_energy"] = roc_auc_score(is_other, np.r_[p.energies, other.energies])
     return row
+
+
+def training_curve(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:
+    """Results on test rows during training, a row per evaluation."""
+    path = run.directory.trial(trial) / "history.jsonl"
+    history = [json.loads(line) for line in path.read_text().splitlines()] if path.is_file() else []
+    return [
+        {
+            "model": trial.name,
+            **trial_columns(trial.name),
+            "step": line["step"],
+            **{m: line[f"eval_{m}"] for m in CURVES},
+        }
+        for line in history
+        if "eval_accuracy" in line
+    ]
 
 
 def answered_results(run: ebmcal.Run, trial: Trial) -> list[dict[str, Any]]:

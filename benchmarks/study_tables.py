@@ -300,6 +300,26 @@ def finished() -> str:
     return markdown(["seeds of", *methods, "cross-fitted"], rows)
 
 
+def curves() -> str:
+    """Class-wise ECE during training, when methods have the same accuracy: the highest that all of a task reach."""
+    found, rows = load("study", "curves"), []
+    for task in TASKS:
+        of_task = found[found["task"].isin([task, f"{task}-paper"])] if len(found) else found
+        best = of_task.groupby(["task", "model"])["accuracy"].max() if len(of_task) else of_task
+        if len(of_task) and (of_task["method"] == "baseline").any() and len(best) > 1:
+            for (place, model), curve in of_task.groupby(["task", "model"], sort=False):
+                first = curve[curve["accuracy"] >= best.min() - 1e-9].iloc[0]
+                method, _, seed = model.rpartition("-seed")
+                rows.append([
+                    f"{TASKS[task][0]} ({n_train(Cells('study'), task):,})",
+                    f"{method}{STRONG * place.endswith('-paper')}, seed {seed}", short(best.min()),
+                    f"{int(first['step']):,} of {int(curve['step'].max()):,}", short(first["ece_classwise"]),
+                    short(curve["ece_classwise"].iloc[-1]),
+                ])  # fmt: skip
+    header = ["task (rows)", "method", "accuracy that all reach", "after steps", "class-wise ECE then", "at the end"]
+    return markdown(header, rows)
+
+
 def results() -> str:
     """Every task and method: accuracy, both ECEs with intervals, NLL, ranking, behaviour on errors."""
     cells = Cells("study")
@@ -591,6 +611,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study-detection": detection, "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit,
     "study-label-issues": label_issues, "study-energy": energy, "study-differences": differences,
     "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds, "study-larger": larger,
+    "study-curves": curves,
     "study-finished": finished,
 }  # fmt: skip
 
