@@ -75,6 +75,8 @@ PAIRS: dict[str, tuple[tuple[float, float], tuple[float, float]]] = {
     "overconfident, calibrated": ((2.0, 0.0), (1.0, 0.0)),
     "over-, underconfident": ((1.6, 0.0), (0.6, 0.0)),
 }
+#: Accuracy and rows of two models with opposite errors of equal size, some with few wrong answers.
+OPPOSITE = (("0.97", 100), ("0.985", 200), ("0.97", 200), ("0.97", 300), ("0.97", 1000), ("0.9", 1000))
 #: Two methods with several seeds each: factor of the logits, its deviation between seeds, noise of a seed on each row.
 SEEDED: dict[str, tuple[tuple[float, float, float], tuple[float, float, float]]] = {
     "seeds alike": ((2.0, 0.0, 0.5), (1.3, 0.0, 0.5)),
@@ -153,6 +155,21 @@ def run_pair(name: str, n_classes: int, n_rows: int, trials: int) -> dict[str, A
         for kind in KINDS:
             tests[kind].append(compare_estimates([a[kind]], [b[kind]]))
     return {kind: summarize_tests(tests[kind], truth_of_pair(name, kind, n_classes)) for kind in KINDS}
+
+
+def run_opposite(accuracy: str, n_classes: int, n_rows: int, trials: int) -> dict[str, Any]:
+    """The difference between two models that have one confidence each: one too high, the other too low by as much, by
+    .4 to 2.5 standard errors of the accuracy. Their errors are equal."""
+    share, rng, tests = float(accuracy), np.random.default_rng([n_classes, n_rows, 13]), []
+    for i in range(trials):
+        gap = min((0.4, 0.7, 1.0, 1.5, 2.5)[i % 5] * (share * (1 - share) / n_rows) ** 0.5, 0.999 - share)
+        labels = (rng.random(n_rows) > share).astype(int)
+        models = (np.tile([p, 1 - p], (n_rows, 1)) for p in (share + gap, share - gap))
+        a, b = (
+            estimate({"it": (METRICS["ece_top_label"], {})}, labels, p, n_resamples=200, seed=0)["it"] for p in models
+        )
+        tests.append(compare_estimates([a], [b]))
+    return {"top-label": summarize_tests(tests, 0.0)}
 
 
 def draw_pair(name: str, n_classes: int, n: int, rng: np.random.Generator) -> list[np.ndarray]:
@@ -236,7 +253,9 @@ def list_settings() -> list[tuple[str, Callable[..., dict[str, Any]], str, int, 
     singles = [(run_model, name, c, n) for c in CLASSES for name in MODELS for n in SIZES]
     pairs = [(run_pair, name, 3, n) for name in PAIRS for n in SIZES]
     seeded = [(name, s, n) for name in SEEDED for s in SEEDS for n in SEEDED_SIZES]
+    opposite = [(f"opposite errors, accuracy {a}, {n} rows", run_opposite, a, 2, n) for a, n in OPPOSITE]
     return [
+        *opposite,
         *((f"{name}, {c} classes, {n} rows", function, name, c, n) for function, name, c, n in singles + pairs),
         *((f"{name}, {s} seeds, {n} rows", run_seeds, name, s, n) for name, s, n in seeded),
     ]
