@@ -36,8 +36,8 @@ TABLES = ("results", "detection", "calibration", "temperatures", "curves")
 #: What is kept of the evaluations during training (on at most 1,000 test rows).
 CURVES = ("accuracy", "ece_classwise", "ece_top_label", "nll")
 
-#: Kept logits are multiples of this: files of a third of the size.
-LOGIT_STEP = 1 / 64
+#: Kept logits are rounded, coarser the further they are below the largest of their row: files of a tenth of the size.
+LOGIT_STEPS = {0: 1 / 64, 3: 1 / 16, 6: 1 / 4, 9: 1}
 
 #: Positive sentiment is class 1 in all sentiment files; entailment labels are names.
 SHIFT_LABELS = {"sst2": {"0": "negative", "1": "positive"}}
@@ -156,11 +156,18 @@ def predict_shift(
 def compact(p: Predictions, trial: Trial, split: str) -> Predictions:
     """Predictions without texts, with rounded logits."""
     meta = {"method": trial.method, "seed": trial.seed, "split": split}
-    logits = None if p.logits is None else (np.round(p.logits / LOGIT_STEP) * LOGIT_STEP).astype(np.float32)
+    logits = None if p.logits is None else rounded(p.logits)
     return Predictions(
         p.labels, p.label_names, logits=logits, probs=None if logits is not None else p.probs, energies=p.energies,
         ids=p.ids, meta=meta,
     )  # fmt: skip
+
+
+def rounded(logits: np.ndarray) -> np.ndarray:
+    """Logits [n, C] in steps of `LOGIT_STEPS`."""
+    below = logits.max(axis=1, keepdims=True) - logits
+    steps = np.array(list(LOGIT_STEPS.values()))[np.searchsorted(list(LOGIT_STEPS), below, side="right") - 1]
+    return (np.round(logits / steps) * steps).astype(np.float32)
 
 
 def gather(options: Any) -> None:
