@@ -24,7 +24,7 @@ class Reporter:
     def info(self, text: str) -> None:
         """Report one line."""
         if self.log is not None:
-            now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d %H:%M:%S")
+            now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d %H:%M:%S")
             with explain_disk_errors(self.log):
                 self.log.parent.mkdir(parents=True, exist_ok=True)
                 with open(self.log, "a", encoding="utf-8") as handle:

@@ -23,7 +23,7 @@ def write_csv(path, *rows, columns="id,time,energy,prob_no,prob_yes"):
     [
         "2026-01-01", "2026-01-01T00:00:00Z", "2026-01-01T01:00:00+01:00", "2026-01-01 00:00:00.000", NEW_YEAR,
         float(NEW_YEAR), str(NEW_YEAR), NEW_YEAR * 10**3, NEW_YEAR * 10**6, NEW_YEAR * 10**9, f"{NEW_YEAR}000",
-        datetime.datetime(2026, 1, 1), datetime.datetime(2026, 1, 1, tzinfo=datetime.timezone.utc), np.int64(NEW_YEAR),
+        datetime.datetime(2026, 1, 1), datetime.datetime(2026, 1, 1, tzinfo=datetime.UTC), np.int64(NEW_YEAR),
     ],
 )  # fmt: skip
 def test_times(value):

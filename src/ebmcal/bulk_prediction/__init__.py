@@ -135,7 +135,11 @@ def check_paths(
     check_writable(output, "--output", overwrite)
     if output.suffix.lower() not in SUFFIXES:
         raise EbmcalError(f"{output}: {unknown_name('suffix', output.suffix, SUFFIXES)}")
-    return found, SUFFIXES[output.suffix.lower()]
+    if output_format not in (None, wanted := SUFFIXES[output.suffix.lower()]):
+        raise EbmcalError(
+            f"The suffix of {output.name} means {wanted}, but the format is {output_format}. Drop one of them."
+        )
+    return found, wanted
 
 
 def _count_rows(source: str, format: str) -> int | None:

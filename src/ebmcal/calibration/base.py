@@ -19,7 +19,7 @@ from ebmcal.predictions import Predictions, as_labels, as_logits
 from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 
 if TYPE_CHECKING:
-    from typing_extensions import Self
+    from typing import Self
 
 #: All calibrators by the name that files and the command line use.
 CALIBRATORS: dict[str, type["Calibrator"]] = {}

@@ -239,7 +239,7 @@ def windows(log: Log, *, every: str | None = None, n_rows: int | None = None) ->
         step = parse_duration(every or "1d")
         numbers = np.floor(log.times / step)
         for number in np.unique(numbers):
-            start = datetime.datetime.fromtimestamp(number * step, datetime.timezone.utc)
+            start = datetime.datetime.fromtimestamp(number * step, datetime.UTC)
             name = start.strftime("%Y-%m-%d" if step % UNITS["d"] == 0 else "%Y-%m-%d %H:%M")
             yield name, log.take(np.flatnonzero(numbers == number))
         return

@@ -302,7 +302,7 @@ async def respond(
 
     try:
         return JSONResponse(await asyncio.wait_for(read_and_work(), seconds))
-    except asyncio.TimeoutError as error:
+    except TimeoutError as error:
         message = f"The request took longer than {seconds:g} s. Send fewer texts or try later."
         raise HTTPException(504, message) from error
     except ClientDisconnect as error:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -214,7 +214,7 @@ class AnswerLog:
 
     def append(self, about: dict[str, str], texts: Sequence[Text], answers: Sequence[dict[str, Any]]) -> list[str]:
         """Queue the answers to one request and return the ids of the rows; never waits."""
-        now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
+        now = datetime.now(UTC).isoformat(timespec="milliseconds")
         ids, lines = [f"{self._prefix}-{next(self._numbers)}" for _ in answers], []
         for key, text, answer in zip(ids, texts, answers, strict=True):
             row = {"time": now, "id": key, **about}
