@@ -11,7 +11,6 @@ with rounded logits. A trial in `results.csv` is not trained again, on this mach
 
 import argparse
 import json
-import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -75,7 +74,6 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     if all(is_finished(options, name, Trial(method, seed), wanted) for seed in seeds):
         return False
     print(f"== {name} {method}", flush=True)
-    reuse_probe(spec, stage, task, options.runs / name)
     run = ebmcal.run(
         **source, encoder=stage.get("encoder", spec["encoder"]), methods=[method], seeds=seeds,
         output=options.runs / name, ood={key: read_ood(options.data, of) for key, of in ood.items()},
@@ -86,16 +84,6 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
             labels = SHIFT_LABELS.get(spec["tasks"][task]["task"])
             predict_shift(run, trial, key, options.data / path, labels, spec.get("max_shift_rows"))
     return True
-
-
-def reuse_probe(spec: dict[str, Any], stage: dict[str, Any], task: str, target: Path) -> None:
-    """Copy the frozen probe of another variant of the task: it depends on the data and the encoder only."""
-    for other in spec["stages"]:
-        if task in other["tasks"] and other.get("encoder") == stage.get("encoder"):
-            name = f"{task}-{other['variant']}" if "variant" in other else task
-            found = target.parent / name / "trials" / "frozen-probe-seed0"
-            if (target.parent / name / "results.json").is_file() and found.is_dir() and not target.exists():
-                shutil.copytree(found, target / "trials" / "frozen-probe-seed0")
 
 
 def data_source(entry: dict[str, Any], data: Path) -> dict[str, Any]:
