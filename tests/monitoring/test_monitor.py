@@ -282,6 +282,10 @@ def test_a_small_test_split_is_replaced_by_out_of_fold_predictions(model, tmp_pa
     assert "Reference (out-of-fold predictions, as the test split has 23 labelled rows): 160 rows" in shown
     assert "is about 0.05 (Holm). Only predicted labels are compared" in shown
     assert {test for window in found.document["windows"] for test in window["p_values"]} == {"predicted labels"}
+    estimates = [v for v in found.table().frame["Estimated accuracy"] if v != "withheld"]
+    assert estimates and all(value.startswith("(") for value in estimates), "they are rough"
+    alarms = ebmcal.monitor(model, log, min_accuracy=0.999).alarms
+    assert not any("estimated accuracy" in alarm for alarm in alarms)
 
 
 def test_small_windows_of_ood_texts_raise_one_alarm_and_their_estimates_are_marked(model, tmp_path, command):
@@ -296,7 +300,7 @@ def test_small_windows_of_ood_texts_raise_one_alarm_and_their_estimates_are_mark
     assert "Drift was not tested in any window" in " ".join(printed.split())
     html = page.read_text(encoding="utf-8")
     assert "12 windows, 1 alarm; drift was not tested in 12 of the windows." in html
-    assert "estimated, drift not tested" in html
+    assert "rough estimate" in html
     few = ebmcal.monitor(model, log, window_rows=9)
     assert max(w["ood"] for w in few.document["windows"]) == 1
     assert few.alarms == [], "in windows of a few rows, many texts are OOD by chance"

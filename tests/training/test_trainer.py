@@ -191,6 +191,14 @@ def test_a_checkpoint_loads_without_ebmcal(tmp_path):
     np.testing.assert_allclose(ebmcal.load(tmp_path / "model").predict(TEXTS[:8]).logits, logits, atol=1e-5)
 
 
+def test_a_saved_model_knows_its_training_rows(tmp_path):
+    trainer = make_trainer(tmp_path / "work", max_steps=1)
+    trainer.train()
+    trainer.save_model(str(tmp_path / "model"))
+    with pytest.raises(EbmcalError, match="are training rows of the model"):
+        ebmcal.load(tmp_path / "model").calibrate(train_set(), text_column="text", label_column="label")
+
+
 class Synchronisations(TorchDispatchMode):
     """Records operations whose result the CPU needs: on a GPU each of them waits for all queued work."""
 

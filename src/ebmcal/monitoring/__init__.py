@@ -82,7 +82,7 @@ COLUMNS: dict[Any, str] = {
 
 N_TICKS = 8  # names of windows along an axis, at most
 N_NAMES = 5  # in a message
-UNTESTED, MOSTLY_OOD = "estimated, drift not tested", "more than half of the texts are out-of-distribution"
+ROUGH, MOSTLY_OOD = "rough estimate", "more than half of the texts are out-of-distribution"
 
 ASK_FOR_LABELS = (
     " Label some of these rows to measure the accuracy: ebmcal monitor MODEL LOG --labels FILE, with the columns id "
@@ -95,7 +95,7 @@ PICTURES = {
         "Accuracy",
         "Estimated from calibrated confidences, with 95% intervals, and measured where labels are known. The dashed "
         "line is the accuracy on the reference. Windows with drift or mostly OOD texts have no estimate.",
-        {"estimated": "accuracy", "labelled rows": "labelled_accuracy", UNTESTED: "untested_accuracy"},
+        {"estimated": "accuracy", "labelled rows": "labelled_accuracy", ROUGH: "rough_accuracy"},
     ),
     "energy": (
         "Energy",
@@ -199,16 +199,18 @@ def _describe(name: str, log: Log, known: Predictions, rule: AbstentionRule | No
     rows = log.rows
     is_ood, abstained = _decisions(log, known, rule)
     shares = np.bincount(rows.predicted, minlength=rows.n_classes) / rows.n_rows
+    found = p_values(known, rows)
     return {
         "name": name,
         "n_rows": rows.n_rows,
         "estimate": estimate_accuracy(known, rows),
+        "is_rough": is_out_of_fold(known) or not found,  # the reference is of other models, or drift was not tested
         "confidence": float(rows.confidence.mean()),
         "energy": _mean(rows.energies),
         "predicted": dict(zip(rows.label_names, shares.tolist(), strict=True)),
         "ood": _mean(is_ood),
         "abstained": _mean(abstained),
-        "p_values": p_values(known, rows),
+        "p_values": found,
         "labelled": _describe_labelled(rows),
     }
 
@@ -339,7 +341,8 @@ def _alarms(described: Sequence[dict[str, Any]], min_accuracy: float | None) -> 
             alarms.append((window["name"], f"{MOSTLY_OOD}."))
     for window in described if min_accuracy is not None else ():
         estimated, labelled = window["accuracy"], window["labelled"]
-        if estimated and estimated["high"] < min_accuracy and window["n_rows"] >= MIN_ROWS:
+        is_measured = labelled is not None and labelled["n_rows"] >= MIN_ROWS
+        if estimated and not (window["is_rough"] or is_measured) and estimated["high"] < min_accuracy:
             alarms.append((window["name"], f"estimated accuracy {estimated['value']:.3f} is below {min_accuracy:g}."))
         if labelled and labelled["accuracy"]["high"] < min_accuracy:
             value = labelled["accuracy"]["value"]
@@ -387,14 +390,14 @@ def _cell(window: Mapping[str, Any], key: str) -> Any:
         return ", ".join(window["drift"]) or ("none" if window["p_values"] else "not tested")
     if key == "accuracy" and not window["accuracy"]:
         return "withheld"
-    if key == "accuracy" and not window["p_values"]:
+    if key == "accuracy" and window["is_rough"]:
         return f"({window['accuracy']['value']:.3f})"
     return _value(window, key)
 
 
 def _value(window: Mapping[str, Any], key: str) -> Any:
-    if key in ("accuracy", "untested_accuracy"):
-        return window["accuracy"] if (key == "accuracy") == bool(window["p_values"]) else None
+    if key in ("accuracy", "rough_accuracy"):
+        return window["accuracy"] if (key == "accuracy") != window["is_rough"] else None
     known = window["labelled"] or {}
     return known.get(key.removeprefix("labelled_")) if key.startswith("labelled_") else window[key]
 
@@ -411,8 +414,9 @@ def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
     if reference["is_out_of_fold"]:
         notes.append(
             "Only predicted labels are compared with out-of-fold predictions, which are of the models of the folds: "
-            "these have other confidences and energies. For all tests and an exact bound, predict at least "
-            f"{MIN_ROWS} labelled texts that the model was not trained on and pass the result: --reference FILE"
+            "these have other confidences and energies. So estimated accuracies are rough (in parentheses) and raise no "
+            f"alarm. For all tests and better estimates, predict at least {MIN_ROWS} labelled texts that the model was "
+            "not trained on and pass the result: --reference FILE"
         )
     if document["is_ood_by_energy"]:
         notes.append(
@@ -422,8 +426,8 @@ def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
     if n_untested:
         which = "any window" if n_untested == n_windows else f"{n_untested} of {n_windows} windows"
         notes.append(
-            f"Drift was not tested in {which}: too few rows to compare (at least {MIN_ROWS} are needed). Estimates in "
-            "parentheses may be wrong. Use longer windows (--every, --rows)."
+            f"Drift was not tested in {which}: too few rows to compare (at least {MIN_ROWS} are needed). "
+            "Estimates in parentheses are rough. Use longer windows (--every, --rows)."
         )
     return (
         f"Reference ({reference['name']}): {plural(reference['n_rows'], 'row')}, accuracy {reference['accuracy']:.3f}, "
@@ -488,10 +492,10 @@ def _draw(series: Sequence[Series], level: float | None, names: Sequence[str], k
         ax.set_ylim(0, max(high, 0.2))
     elif key != "energy":
         ax.set_ylim(min(low, 0.5), 1.02)  # a narrower range would make noise look like a change
-    for part in (part for bars in ax.containers if bars.get_label() == UNTESTED for part in bars.get_children()):
+    for part in (part for bars in ax.containers if bars.get_label() == ROUGH for part in bars.get_children()):
         part.set(alpha=0.4)
     add_legend(ax)  # again, as grey as the bars
-    if len(series) == 1 and series[0].name not in ("OOD", UNTESTED) and (legend := ax.get_legend()):
+    if len(series) == 1 and series[0].name not in ("OOD", ROUGH) and (legend := ax.get_legend()):
         legend.remove()  # the title says what it is
     ax.set_xlim(-0.4, len(names) - 0.6)
     shown = range(0, len(names), max(1, -(-len(names) // N_TICKS)))

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.utils.data import Sampler
 from transformers import Trainer, TrainingArguments
 
+from ebmcal.calibration.leakage import TRAINING_ROWS, FittingRows
 from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
@@ -330,6 +331,12 @@ def text_columns(dataset: Any) -> list[str]:
     kinds = {name: getattr(kind, "dtype", "") for name, kind in dataset.features.items() if name != "id"}
     strings = [name for name, kind in kinds.items() if kind in ("string", "large_string")]
     return strings if len(strings) <= 2 else []
+
+
+def sketch_of_texts(dataset: Any) -> dict[str, Any]:
+    """The entry of `ebmcal.json` by which training rows are recognised later; empty without a text column."""
+    columns = [list(map(str, dataset[name])) for name in text_columns(dataset)]
+    return {TRAINING_ROWS: FittingRows.of_texts(*columns).to_json()} if columns else {}
 
 
 def noise_stream(noise: Any, train: Any, setting: str, seed: int) -> NoiseStream:
