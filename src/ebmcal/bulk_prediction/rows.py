@@ -151,13 +151,14 @@ class OutputColumns:
         cls, given: Input, read: Columns, results: list[str], label_names: tuple[str, ...], format: str
     ) -> "OutputColumns":
         writes_id = "id" not in given.columns or read.id not in (None, "id")
+        has_other = format != "jsonl" and not given.is_complete
         ours = {*results, "error", *(["id"] if writes_id else []), *(["label"] if read.label else [])}
+        ours |= {"other"} if has_other else set()
         kept = [name for name in given.columns if not (name == read.label == "label")]
         users, taken = dict[str, str](), ours | set(kept)
         for name in kept:
             users[name] = name if name == _free_name(name, ours) else _free_name(f"input_{name}", taken)
             taken.add(users[name])
-        has_other = format != "jsonl" and not given.is_complete
         return cls(read, label_names, users, [*results, "error"], given.tally.unit, writes_id, has_other)
 
     @property

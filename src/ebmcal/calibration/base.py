@@ -67,6 +67,7 @@ class Calibrator:
         n_distinct = rows.n_rows if is_plenty else int(distinct_rows(rows).max()) + 1
         self._fit_rows(_checked_logits(logits_in(rows)), rows.labels, n_distinct)
         self.label_names_, self.fitted_on_ = list(rows.label_names), FittingRows.of(rows)
+        self.applied_after_ = applied_calibrator(rows)
         return self
 
     def predict_proba(self, logits: Any) -> np.ndarray:
@@ -90,6 +91,13 @@ class Calibrator:
             raise EbmcalError(
                 f"The {self.name} calibrator was fitted for the labels {self.label_names_}, these rows have "
                 f"{list(predictions.label_names)}. Fit one on rows with the same labels in the same order."
+            )
+        before, expected = applied_calibrator(predictions), getattr(self, "applied_after_", None)
+        if before != expected:
+            states = [f"calibrated by {name}" if name else "not calibrated" for name in (expected, before)]
+            raise EbmcalError(
+                f"The {self.name} calibrator was fitted on rows that are {states[0]}, these are {states[1]}. "
+                "Fit and apply it on rows in the same state."
             )
         share = self.fitted_on_.share_among(predictions.labelled()) if (predictions.labels >= 0).any() else 0.0
         if share:
@@ -207,6 +215,11 @@ class Calibrator:
     def _require_fitted(self) -> None:
         if not hasattr(self, "n_classes_"):
             raise EbmcalError(f"This {type(self).__name__} is not fitted yet. Call fit(logits, y) first.")
+
+
+def applied_calibrator(rows: Predictions) -> str | None:
+    """The calibrator that probabilities have been through, as far as their metadata say; None with logits."""
+    return None if rows.logits is not None else (rows.meta.get("calibrator") or {}).get("name")
 
 
 def make_calibrator(spec: str, **settings: Any) -> Calibrator:

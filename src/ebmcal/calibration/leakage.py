@@ -40,6 +40,7 @@ N_CHECKED = 20_000  # rows that are compared with a sketch
 RUN = 4  # consecutive rows in a run
 MIN_SHARE = 0.05  # a smaller share of known rows is ignored: it hardly changes a result
 DEVIATIONS = 4.0  # beyond chance
+MANY_COPIES = 10  # with more equal rows each, values come from bins, not from copies of texts
 # Decimals to which top probabilities and logit gaps are rounded.
 _PROB_DECIMALS, _GAP_DECIMALS = (4, 3, 2), (3, 2, 1)
 
@@ -86,6 +87,12 @@ def check_held_out(
     folder = Path(model_dir)
     if differences := model_differences(rows.meta, folder):
         raise EbmcalError(f"{where}: predictions of another model ({differences}). {hint}")
+    if rows.logits is None and not rows.meta.get("weights") and read_card(folder).get("calibrator"):
+        raise EbmcalError(
+            f"{where}: probabilities that may be calibrated already, because the model has a calibrator; it would be "
+            "applied twice. Pass the output of `ebmcal predict --raw` (columns logit_<class>), or a Parquet file of "
+            "ebmcal, which names the calibrator."
+        )
     if rows.meta.get("split") == "out_of_fold":  # training rows, predicted by models that were not trained on them
         return rows
     is_training, share = _find_training_rows(rows, folder)
@@ -182,16 +189,21 @@ def distinct_rows(rows: Predictions) -> np.ndarray:
 
 
 def _is_coarse(rows: Predictions) -> bool:
-    """Whether most rows are rounded to four decimals or less, also if normalised afterwards, or in half precision."""
+    """Whether different texts may well share a row: rounded values, half precision, shares of votes, bins."""
     values = (rows.probs if rows.logits is None else rows.logits)[:2000]
     with np.errstate(over="ignore"):
         is_half = values.astype(np.float16) == values
     is_half |= (values.astype(np.float32).view(np.uint32) & 0xFFFF) == 0  # bfloat16
     is_coarse = is_half.all(axis=1) | np.isclose(np.round(values, 4), values, rtol=0, atol=1e-7).all(axis=1)
-    # Rounded to d decimals, a row sums to k / 10^d with k near 10^d; divided by that sum, it is whole numbers over k.
-    for k in [scale + step for scale in (100, 1000, 10_000) for step in range(-3, 4)] if rows.logits is None else []:
-        is_coarse |= np.isclose(np.rint(k * values), k * values, rtol=0, atol=1e-6).all(axis=1)
-    return bool(is_coarse.mean() > 0.5)
+    if rows.logits is None:
+        # Shares of k votes. Rounded to d decimals, a row sums to k / 10^d with k near 10^d; divided by that sum, it is
+        # whole numbers over k, too.
+        some = values[:200, :2]
+        for k in (*range(2, 1004), *range(9997, 10_004)):
+            if np.isclose(np.rint(k * some), k * some, rtol=0, atol=1e-6).all(axis=1).mean() > 0.5:
+                return True
+    n_different = len(np.unique(values[:, : min(2, values.shape[1])], axis=0))
+    return bool(is_coarse.mean() > 0.5) or n_different < len(values) / MANY_COPIES
 
 
 class Sketch(NamedTuple):

@@ -104,6 +104,10 @@ class TemperatureGrid(TemperatureScaling):
         self.temperature_ = AUTHORS_GRID[int(np.argmin(errors))]
 
 
+#: Of the tempered probabilities in a mixture: with none, all labels would be equally likely.
+MIN_WEIGHT = 1e-6
+
+
 class EnsembleTemperature(Calibrator):
     """A mixture of softmax(f/T), softmax(f) and the uniform distribution (Zhang et al. 2020). Labels do not change.
 
@@ -131,7 +135,8 @@ class EnsembleTemperature(Calibrator):
     def _fit(self, logits: np.ndarray, y: np.ndarray) -> None:
         self.temperature_, _ = fit_temperature(logits, y)
         rows = np.arange(len(y))
-        self.weights_ = fit_mixture_weights(np.stack([p[rows, y] for p in self._members(logits)]))
+        weights = fit_mixture_weights(np.stack([p[rows, y] for p in self._members(logits)]))
+        self.weights_ = (1 - MIN_WEIGHT) * weights + MIN_WEIGHT * np.array([1.0, 0.0, 0.0])
 
     def _predict(self, logits: np.ndarray) -> np.ndarray:
         tempered, plain, uniform = self._members(logits)

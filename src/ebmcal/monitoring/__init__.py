@@ -414,9 +414,9 @@ def _notes(document: Mapping[str, Any]) -> tuple[str, ...]:
     if reference["is_out_of_fold"]:
         notes.append(
             "Only predicted labels are compared with out-of-fold predictions, which are of the models of the folds: "
-            "these have other confidences and energies. So estimated accuracies are rough (in parentheses) and raise no "
-            f"alarm. For all tests and better estimates, predict at least {MIN_ROWS} labelled texts that the model was "
-            "not trained on and pass the result: --reference FILE"
+            "these have other confidences and energies. So estimated accuracies are rough (in parentheses) and raise "
+            f"no alarm. For all tests and better estimates, predict at least {MIN_ROWS} labelled texts that the model "
+            "was not trained on and pass the result: --reference FILE"
         )
     if document["is_ood_by_energy"]:
         notes.append(

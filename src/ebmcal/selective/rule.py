@@ -140,6 +140,8 @@ class AbstentionRule:
     def apply_to_file(self, source: PathLike, output: PathLike, *, normalize: bool = False) -> Decisions:
         """Write a prediction file, which needs no labels, with the decisions as further columns; returns them.
 
+        A column of the file that has the name of a new one becomes `input_<name>`.
+
         For example:
 
             AbstentionRule.read("rule.json").apply_to_file("new.csv", "decisions.csv")
@@ -148,7 +150,12 @@ class AbstentionRule:
         with error_context(source):
             rows = Predictions.from_columns(table, self.label_names, normalize=normalize, labels_required=False)
             found = self.apply(rows)
-        write_columns(output, FileColumns({**table.columns, **found.columns()}, rows.label_names, rows.meta))
+        decisions, columns = found.columns(), dict[str, Any]()
+        for name, values in table.columns.items():
+            while name in decisions or name in columns:
+                name = f"input_{name}"
+            columns[name] = values
+        write_columns(output, FileColumns(columns | decisions, rows.label_names, rows.meta))
         return found
 
     @property

@@ -27,7 +27,7 @@ from ebmcal.errors import EbmcalError
 from ebmcal.methods import find_method
 from ebmcal.modeling.classifier import EnergyClassifier, Outputs, Predictor, tokenize
 from ebmcal.modeling.energies import last_layer
-from ebmcal.modeling.packing import Tokens, TokenTable
+from ebmcal.modeling.packing import Tokens, TokenTable, max_positions
 from ebmcal.modeling.threads import SeededDropout, parallel_map
 from ebmcal.noise import online_stream
 from ebmcal.noise.sources import NoiseStream
@@ -89,9 +89,9 @@ class EnergyConfig(TrainingArguments):
         if self.remove_unused_columns:
             raise EbmcalError("EnergyConfig needs remove_unused_columns=False: noise is made from the text columns.")
         is_valid = {
-            "noise_ratio": self.noise_ratio >= 1,
-            "noise_every": self.noise_every >= 1,
-            "energy_weight": self.energy_weight >= 0,
+            "noise_ratio": isinstance(self.noise_ratio, int) and self.noise_ratio >= 1,
+            "noise_every": isinstance(self.noise_every, int) and self.noise_every >= 1,
+            "energy_weight": 0 <= self.energy_weight < math.inf,
             "energy_schedule": self.energy_schedule in ("constant", "linear"),
         }
         if wrong := [f"{name}={getattr(self, name)!r}" for name, valid in is_valid.items() if not valid]:
@@ -294,6 +294,13 @@ def dataset_labels(dataset: Any) -> np.ndarray | None:
 def training_data(train: Any, tokenizer: Any, args: EnergyConfig, model_config: Any) -> tuple[TokenTable, np.ndarray]:
     """The tokens of a training set and its labels, checked: [n] int64."""
     tokens, labels = token_table(train, tokenizer, args.max_length), dataset_labels(train)
+    longest, limit = int(tokens.lengths.max(initial=0)), max_positions(model_config)
+    if limit is not None and longest > limit:
+        raise EbmcalError(
+            f"A text has {longest} tokens, but the encoder reads at most {limit}. Set max_length={limit}."
+        )
+    if not len(train):
+        raise EbmcalError("The training set has no rows.")
     n_labels = model_config.num_labels
     if labels is None or labels.dtype.kind not in "iu" or not 0 <= labels.min() <= labels.max() < n_labels:
         raise EbmcalError(f"Labels must be integers from 0 to {n_labels - 1}, the classes of the model.")
