@@ -237,10 +237,11 @@ def test_keys_that_appear_late_are_kept(suffix, tmp_path, model):
 @pytest.mark.parametrize("suffix", SUFFIXES)
 def test_keys_that_appear_very_late_go_into_other(suffix, tmp_path, model, monkeypatch):
     monkeypatch.setattr("ebmcal.bulk_prediction.rows.PEEKED_ROWS", 2)
-    lines = [{"text": "fine"}, {"text": "dull"}, {"text": "a joy", "note": "n", "energy": 1}]
+    lines = [{"text": "fine", "other": "mine"}, {"text": "dull"}, {"text": "a joy", "note": "n", "energy": 1}]
     (tmp_path / "late.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     predict_file(model, tmp_path / "late.jsonl", tmp_path / f"out{suffix}")
-    last = read(tmp_path / f"out{suffix}")[-1]
+    first, *_, last = read(tmp_path / f"out{suffix}")
+    assert first["other" if suffix == ".jsonl" else "input_other"] == "mine"
     if suffix == ".jsonl":
         assert (last["note"], last["input_energy"]) == ("n", 1)
     else:

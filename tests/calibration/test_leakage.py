@@ -202,6 +202,19 @@ def test_duplicates_without_texts(kind, decimals, calibrated_rows):
     assert distinct_rows(tiled).tolist() == np.tile(np.arange(300), 3).tolist()
 
 
+@pytest.mark.parametrize("n_votes", [7, 300, 501])
+def test_equal_shares_of_votes_are_not_copies(n_votes):
+    votes = np.random.default_rng(0).binomial(n_votes, 0.7, 2000) / n_votes
+    given = Predictions([0, 1] * 1000, ("a", "b"), probs=np.c_[votes, 1 - votes])
+    assert distinct_rows(given).max() == 1999
+
+
+def test_equal_values_of_bins_are_not_copies():
+    bins = np.random.default_rng(0).random(20)[np.arange(2000) % 20]
+    given = Predictions([0, 1] * 1000, ("a", "b"), probs=np.c_[bins, 1 - bins])
+    assert distinct_rows(given).max() == 1999
+
+
 def test_duplicates_by_text_have_the_same_label(calibrated_rows):
     logits, _ = calibrated_rows(4, 2)
     rows = predictions(logits, np.array([0, 1, 0, 0]), texts=["x", "x", "y", "x"])

@@ -55,6 +55,26 @@ def test_already_calibrated_predictions_are_refused(model_dir, calibrated_rows):
         read_held_out(rows(calibrated_rows, meta={"calibrator": {"name": "temperature"}}), model_dir)
 
 
+def test_probabilities_without_metadata_are_refused_if_the_model_has_a_calibrator(model_dir, fitted, calibrated_rows):
+    """A CSV file of `predict` has calibrated probabilities, but does not say so."""
+    given = rows(calibrated_rows)
+    given = given.replace(logits=None, probs=given.probs)
+    assert read_held_out(given, model_dir).n_rows == 500
+    save_calibrator(model_dir, fitted)
+    with pytest.raises(EbmcalError, match="applied twice. Pass the output of `ebmcal predict --raw`"):
+        read_held_out(given, model_dir)
+
+
+def test_calibrated_files_are_not_calibrated_again(tmp_path, calibrated_rows):
+    rows(calibrated_rows).write(tmp_path / "raw.parquet")
+    fitted = TemperatureScaling().fit_predictions(Predictions.read(tmp_path / "raw.parquet"))
+    new = rows(calibrated_rows).replace(labels=np.full(500, -1))
+    new.write(tmp_path / "new.parquet")
+    apply_to_file(fitted, tmp_path / "new.parquet", tmp_path / "once.parquet")
+    with pytest.raises(EbmcalError, match="rows that are not calibrated, these are calibrated by temperature"):
+        apply_to_file(fitted, tmp_path / "once.parquet", tmp_path / "twice.parquet")
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from ebmcal.calibration import TemperatureGrid, TemperatureScaling
+from ebmcal.calibration import EnsembleTemperature, TemperatureGrid, TemperatureScaling
 from ebmcal.calibration.scaling import AUTHORS_GRID
 from ebmcal.metrics import ece_top_label
 
@@ -84,3 +84,10 @@ def test_the_grid_takes_the_best_of_the_authors_thirteen(calibrated_rows):
     logits, y = calibrated_rows(3000, 3)
     fitted = TemperatureGrid().fit(2.9 * logits, y)
     assert fitted.temperature_ == min(AUTHORS_GRID, key=lambda t: ece_top_label(y, logits=2.9 * logits / t))
+
+
+def test_a_mixture_never_changes_labels():
+    """Not even where the labels contradict the logits, so that the uniform distribution fits best."""
+    y = np.arange(200) % 2
+    logits = -5.0 * np.eye(2)[y]
+    assert (EnsembleTemperature().fit(logits, y).predict_proba(logits).argmax(axis=1) == logits.argmax(axis=1)).all()

@@ -132,12 +132,14 @@ def test_a_rule_for_any_classifier_is_applied_to_its_new_predictions(tmp_path, r
     for seed, name in enumerate(("labelled.csv", "new.csv")):
         rows(seed=seed, energies=None).with_probs(rows(seed=seed).probs).write(tmp_path / name)
     rule, decided = tmp_path / "rule.json", tmp_path / "decisions.csv"
+    pd.read_csv(tmp_path / "new.csv").assign(decision="mine").to_csv(tmp_path / "new.csv", index=False)
     run("--predictions", tmp_path / "labelled.csv", "--max-error", "0.15", "--coverage", "0.9", "-o", rule)
     printed = run("--load", rule, "--apply", tmp_path / "new.csv", "-o", decided)
     expected = AbstentionRule.read(rule).apply(Predictions.read(tmp_path / "new.csv"))
     assert f"Answers {expected.answered.sum()} of 800 rows" in printed
     table = pd.read_csv(decided)
     assert (table["decision"] == "answer").tolist() == expected.answered.tolist()
+    assert set(table["input_decision"]) == {"mine"}
     assert json.loads(table["label_set"][0]) == list(expected.label_sets[0])
     assert {"id", "label", "prob_neg", "reason"} <= set(table)
     assert "go together" in run("--load", rule, "-o", decided, code=1)

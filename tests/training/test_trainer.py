@@ -312,6 +312,14 @@ def test_the_head_gets_its_own_learning_rate(tmp_path):
         (lambda d: EnergyTrainer(make_encoder("bert"), EnergyConfig(d, use_cpu=True), data_collator=len), "collator"),
         (lambda d: EnergyConfig(d, method="hiden", use_cpu=True), "Did you mean 'hidden'"),
         (lambda d: EnergyConfig(d, noise_ratio=0, use_cpu=True), "invalid noise_ratio=0"),
+        (lambda d: EnergyConfig(d, noise_ratio=1.5, use_cpu=True), "invalid noise_ratio=1.5"),
+        (lambda d: make_trainer(d, dataset=train_set(0)), "no rows"),
+        (
+            lambda d: make_trainer(
+                d, dataset=Dataset.from_dict({"text": ["a " * 900] * 16, "label": [0] * 16}), max_length=800
+            ),
+            "the encoder reads at most",
+        ),
         (lambda d: EnergyConfig(d, energy_weight=-1.0, use_cpu=True), "invalid energy_weight=-1.0"),
         (lambda d: EnergyConfig(d, remove_unused_columns=True, use_cpu=True), "remove_unused_columns=False"),
         (lambda d: make_trainer(d, dataset=train_set().remove_columns("text")), "no input_ids"),
