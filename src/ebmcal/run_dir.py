@@ -23,6 +23,8 @@ from typing import Any
 from ebmcal.errors import EbmcalError
 from ebmcal.storage import PathLike, fingerprint, read_json, write_json
 
+#: In a model directory: arrays of its abstention rule.
+RULE_ARRAYS_FILE = "abstention.npz"
 #: In a model directory: energy, method, seed, training data, calibrator, abstention rule, histograms.
 CARD_FILE = "ebmcal.json"
 

@@ -246,7 +246,7 @@ def test_a_run_directory_stands_for_its_models_with_the_recommended_one_calibrat
     printed = output_of(run.root, "--format", "json")
     assert "unfinished" not in printed.stderr
     found = values(json.loads(printed.stdout))
-    assert list(found) == ["baseline-seed1 + temperature (dev)", "baseline-seed1", "hidden-seed1"]
+    assert list(found) == ["baseline-seed1 + temperature (T = 3.046)", "baseline-seed1", "hidden-seed1"]
     calibrated, plain, _ = found.values()
     assert calibrated["nll"]["value"] < plain["nll"]["value"] - 0.1
     for path in run.root.rglob("*.parquet"):

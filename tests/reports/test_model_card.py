@@ -2,9 +2,12 @@
 
 import shutil
 
+import numpy as np
 import pytest
 import yaml
 
+from ebmcal import Predictions
+from ebmcal.calibration import TemperatureScaling, save_calibrator
 from ebmcal.errors import EbmcalError
 from ebmcal.reports import write_model_card
 from ebmcal.run_dir import RunDir, Trial
@@ -52,6 +55,15 @@ def test_content_of_a_card(model):
     assert "detection was measured: reviews" in text
     assert "![Reliability" in text
     assert (model / "reliability.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_model_that_was_calibrated_again_does_not_show_the_old_numbers_as_its_own(model):
+    rows = Predictions([0, 1] * 60, LABELS, logits=np.random.default_rng(0).normal(size=(120, len(LABELS))))
+    save_calibrator(model, TemperatureScaling().fit_predictions(rows))
+    text = write_model_card(model).read_text(encoding="utf-8")
+    assert "model-index" not in text
+    assert "reliability.png" not in text
+    assert "The model was calibrated again after these results were computed." in text
 
 
 def test_same_card_twice_and_an_edited_one_is_kept(model):

@@ -10,10 +10,9 @@ pytest.importorskip("torch")
 import ebmcal
 from ebmcal import EbmcalError, Predictions, fit_abstention
 from ebmcal.calibration import Isotonic, TemperatureScaling, save_calibrator
-from ebmcal.run_dir import CARD_FILE, RunDir, Trial, read_card
+from ebmcal.run_dir import CARD_FILE, RULE_ARRAYS_FILE, RunDir, Trial, read_card
 from ebmcal.selective import DISTANCES, fit_distance, read_rule, save_rule
 from ebmcal.selective.ood import TrainingFeatures
-from ebmcal.selective.rule import ARRAYS_FILE
 from tiny_models import SENTENCES, save_encoder
 
 NAMES = ("bad", "fine", "good")
@@ -56,7 +55,7 @@ def test_distances_are_measured_stored_and_used(original, model_dir, tmp_path, n
     save_rule(model_dir, rule)
     stored = read_rule(model_dir)
     assert stored.to_json() == rule.to_json()
-    assert (model_dir / ARRAYS_FILE).stat().st_size < 20_000
+    assert (model_dir / RULE_ARRAYS_FILE).stat().st_size < 20_000
     found = ebmcal.load(model_dir).predict(NEW)
     np.testing.assert_allclose(found.distances[name], far[60:], rtol=1e-4)
     expected = np.array([(1 + (far[:60] >= one).sum()) / 61 for one in far[60:]])
@@ -169,12 +168,12 @@ def test_rows_that_the_calibrator_was_fitted_on(model_dir):
 
 def test_arrays_that_are_missing_or_damaged_are_refused(model_dir):
     save_rule(model_dir, fit_abstention(held_out(), model=model_dir, max_error=0.1))
-    whole = (model_dir / ARRAYS_FILE).read_bytes()
+    whole = (model_dir / RULE_ARRAYS_FILE).read_bytes()
     for content in (whole[:50], whole[:-1] + b"x", b""):
-        (model_dir / ARRAYS_FILE).write_bytes(content)
+        (model_dir / RULE_ARRAYS_FILE).write_bytes(content)
         with pytest.raises(EbmcalError, match="is damaged or was edited"):
             read_rule(model_dir)
-    (model_dir / ARRAYS_FILE).unlink()
+    (model_dir / RULE_ARRAYS_FILE).unlink()
     with pytest.raises(EbmcalError, match="is damaged or was edited"):
         read_rule(model_dir)
     save_rule(model_dir, None)

@@ -20,7 +20,7 @@ from ebmcal.calibration.scaling import TemperatureScaling
 from ebmcal.errors import EbmcalError, error_context, require_extra
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import FileColumns, read_columns, write_columns
-from ebmcal.run_dir import CARD_FILE, read_card, recommended_model, update_card
+from ebmcal.run_dir import CARD_FILE, RULE_ARRAYS_FILE, read_card, recommended_model, update_card
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json
 
 #: In the header of a weights file: the temperature that the last layer was divided by.
@@ -42,12 +42,15 @@ def save_calibrator(model_dir: PathLike, calibrator: Calibrator, *, fold: bool =
     is_same = isinstance(rule, dict) and rule.get("calibrator") == calibrator_fingerprint(calibrator)
     if not fold:
         update_card(folder, calibrator=value, abstention=rule if is_same else None)
+        if not is_same:
+            (folder / RULE_ARRAYS_FILE).unlink(missing_ok=True)
         return ()
     if not isinstance(calibrator, TemperatureScaling):
         raise EbmcalError(f"Only a temperature can be folded into a model (--fold), got {calibrator.name}.")
     temperature = calibrator.temperature_
     # First the removal: a process that dies in between leaves a model without a calibrator, never one applied twice.
     update_card(folder, calibrator=None, abstention=None)
+    (folder / RULE_ARRAYS_FILE).unlink(missing_ok=True)
     names = fold_temperature(folder, temperature, calibrator.n_classes_)
     update_card(folder, folded_temperature=temperature)
     return tuple(names)

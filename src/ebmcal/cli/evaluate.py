@@ -83,7 +83,7 @@ def _sources(files: list[str]) -> "list[Source] | dict[str, Source]":
 
 
 def _run_sources(run: RunDir) -> "dict[str, Source]":
-    from ebmcal.calibration import read_calibrator
+    from ebmcal.calibration import folded_temperature, read_calibrator
     from ebmcal.predictions import Predictions
 
     paths = {trial: run.predictions(trial, "test") for trial in run.trials()}
@@ -97,11 +97,19 @@ def _run_sources(run: RunDir) -> "dict[str, Source]":
         )
     recommended = (read_json(run.results).get("recommended") if run.results.is_file() else None) or {}
     trial = next((trial for trial in paths if trial.name == recommended.get("trial")), None)
-    calibrator = read_calibrator(run.model(trial)) if trial else None
-    if trial is None or calibrator is None:
+    if trial is None:
         return found
-    name = f"{trial.name} + {recommended['calibrator']}"
-    return {name: calibrator.apply(Predictions.read(paths[trial])), **found}
+    calibrator, folded = read_calibrator(run.model(trial)), folded_temperature(run.model(trial))
+    if calibrator is not None:
+        name = f"{trial.name} + {calibrator.name} ({calibrator.note})"
+        return {name: calibrator.apply(Predictions.read(paths[trial])), **found}
+    test = Predictions.read(paths[trial])
+    if folded is None or test.logits is None or test.meta.get("folded_temperature") == folded:
+        return found
+    return {
+        f"{trial.name} + temperature (T = {folded:.4g}, in the weights)": test.replace(logits=test.logits / folded),
+        **found,
+    }
 
 
 def _print(found: "Evaluation", format: str, verbose: bool) -> None:

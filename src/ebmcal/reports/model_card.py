@@ -6,12 +6,13 @@ a card that was edited is never overwritten.
 
 import re
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from ebmcal.calibration import read_calibrator
+from ebmcal.calibration import folded_temperature, read_calibrator
 from ebmcal.errors import EbmcalError
 from ebmcal.reports.page import environment
 from ebmcal.reports.plots import reliability_diagram
@@ -66,9 +67,10 @@ def _content(folder: Path, name: str, data: RunData | None, subject: Subject | N
     task = str(card.get("task") or config.get("task") or "text classification")
     known = {key: value for key, value in config.items() if value not in (None, [], {})}
     found = data.part("audit").get("splits") if data else None
+    is_changed = data is not None and _is_changed(folder, name, data)
     texts = map(str, data.evaluation.detection["texts"] if data else ())
     return {
-        "header": _header(task, config.get("encoder"), name, data, fitted),
+        "header": _header(task, config.get("encoder"), name, None if is_changed else data, fitted),
         "needs_code": "auto_map" in checkpoint,
         "task": task,
         "name": name,
@@ -79,13 +81,25 @@ def _content(folder: Path, name: str, data: RunData | None, subject: Subject | N
         "rule": _rule(folder, card),
         "is_evaluated": data is not None and len(data.evaluation.results) > 0,
         "tables": list(_tables(name, data)),
+        "is_changed": is_changed,
         "advice": (data.part("advice").get("sentences") or []) if data else [],
         "splits": found if isinstance(found, Mapping) else {},
         "ood_texts": sorted({text.removeprefix("ood_") for text in texts if text.startswith("ood_")}),
         "config": yaml.safe_dump(known, sort_keys=False, allow_unicode=True).strip() if known else "",
         "versions": data.part("versions") if data else {},
-        "picture": _write_picture(folder, subject, fitted or "temperature"),
+        "picture": _write_picture(folder, None if is_changed else subject, fitted or "temperature"),
     }
+
+
+def _is_changed(folder: Path, name: str, data: RunData) -> bool:
+    """Whether the model was calibrated after the run: its calibrator, or a folded temperature, is not the run's."""
+    if folded_temperature(folder) is not None:
+        return True
+    calibrator, frame = read_calibrator(folder), data.evaluation.results
+    if calibrator is None:
+        return False
+    of_run = frame[(frame["model"] == name) & frame["calibrator"].fillna("").str.startswith(f"{calibrator.name} (")]
+    return not any(str(note).split("; ")[0] == calibrator.note for note in of_run["note"])
 
 
 def _config(data: RunData | None) -> dict[str, Any]:
@@ -138,6 +152,7 @@ def _tables(name: str, data: RunData | None) -> Iterator[str]:
         if len(found):
             metrics = [m for m in HEADER_METRICS if m in found.index.get_level_values("metric")]
             table = metrics_table(found, list(dict.fromkeys(found.index.droplevel("metric"))), metrics, intervals=True)
+            table = replace(table, better={})  # one model: nothing to choose
             note = f"{found['n_rows'].max():,.0f} rows of the split {test_set}. {INTERVAL_NOTE}"
             yield f"{table.to_markdown()}\n\n{note}"
 

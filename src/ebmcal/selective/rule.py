@@ -20,11 +20,9 @@ from ebmcal.calibration.persistence import calibrator_fingerprint, check_model_d
 from ebmcal.errors import EbmcalError, error_context
 from ebmcal.predictions import Predictions
 from ebmcal.predictions.files import FileColumns, read_columns, write_columns
-from ebmcal.run_dir import CARD_FILE, read_card, update_card, weights_fingerprint
+from ebmcal.run_dir import CARD_FILE, RULE_ARRAYS_FILE, read_card, update_card, weights_fingerprint
 from ebmcal.selective.ood import OOD_SCORES, OodTest, TrainingFeatures, energies_of, p_values, parts_of
 from ebmcal.storage import PathLike, atomic_write, fingerprint, read_json, write_json
-
-ARRAYS_FILE = "abstention.npz"
 
 #: Scores of the threshold [n], higher = more trustworthy.
 SCORES: dict[str, Callable[[Predictions], np.ndarray]] = {
@@ -320,9 +318,9 @@ def save_rule(model_dir: PathLike, rule: AbstentionRule | None) -> None:
     if rule is None:
         if "abstention" in read_card(folder):
             update_card(folder, abstention=None)
-        (folder / ARRAYS_FILE).unlink(missing_ok=True)
+        (folder / RULE_ARRAYS_FILE).unlink(missing_ok=True)
         return
-    with atomic_write(folder / ARRAYS_FILE) as temporary:
+    with atomic_write(folder / RULE_ARRAYS_FILE) as temporary:
         temporary.write_bytes(rule.arrays())
     update_card(folder, abstention=rule.to_json())
 
@@ -337,7 +335,7 @@ def read_rule(
     folder, value = Path(model_dir), read_card(model_dir).get("abstention")
     if value is None:
         return None
-    where, arrays = folder / CARD_FILE, folder / ARRAYS_FILE
+    where, arrays = folder / CARD_FILE, folder / RULE_ARRAYS_FILE
     rule = AbstentionRule.from_json(value, arrays.read_bytes() if arrays.is_file() else b"", where)
     stored = calibrator_fingerprint(read_calibrator(folder))
     current = {"model": (rule.model, weights_fingerprint(folder)), "calibrator": (rule.calibrator, stored)}
