@@ -58,7 +58,9 @@ def test_content_of_a_card(model):
 
 
 def test_a_model_that_was_calibrated_again_does_not_show_the_old_numbers_as_its_own(model):
-    rows = Predictions([0, 1] * 60, LABELS, logits=np.random.default_rng(0).normal(size=(120, len(LABELS))))
+    labels, rng = np.arange(120) % 2, np.random.default_rng(0)
+    logits = 2 * np.eye(len(LABELS))[labels] + rng.normal(size=(120, len(LABELS)))
+    rows = Predictions(labels, LABELS, logits=logits)
     save_calibrator(model, TemperatureScaling().fit_predictions(rows))
     text = write_model_card(model).read_text(encoding="utf-8")
     assert "model-index" not in text
