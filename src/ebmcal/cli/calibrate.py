@@ -85,6 +85,11 @@ def _split_file(model: Path | None, given: Path | None) -> Path | None:
     if model is None or given is None or given.exists() or given.name != str(given):
         return given
     found = model.parent / f"{given}.parquet"
+    if given.name == "calibration" and not found.is_file():
+        raise EbmcalError(
+            f"{model} has no calibration split: its run was cross-fitted, or it belongs to no run. Pass a file of "
+            "predictions or --data FILE, or train with --calibration holdout."
+        )
     return found if found.is_file() else given
 
 

@@ -133,7 +133,11 @@ def _overrides(options: dict[str, Any]) -> dict[str, Any]:
     given = {name: value for name, value in options.items() if value is not None and value != []}
     for name in MAPPINGS.keys() & given.keys():
         option = f"--{name.replace('_', '-')}"
-        given[name] = dict(_split(text, option, MAPPINGS[name]) for text in given[name])
+        pairs = {_split(text, option, MAPPINGS[name]) for text in given[name]}
+        given[name] = dict(pairs)
+        if len(given[name]) < len(pairs):
+            repeated = next(key for key in given[name] if sum(key == other for other, _ in pairs) > 1)
+            raise EbmcalError(f"{option} is given twice for {repeated!r}, with different values. Keep one of them.")
     return given
 
 

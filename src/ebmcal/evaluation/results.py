@@ -341,16 +341,20 @@ def zero_probabilities(name: str, rows: Predictions) -> str:
 
 def differences(model: str, comparisons: Iterable[Record]) -> str:
     """Sentences, each after a space, about significantly better or worse NLL and Brier scores than the reference's."""
-    found: dict[str, list[str]] = {}
+    found: dict[tuple[str, str], list[Record]] = {}
     for test in comparisons:
         if test["model"] == model and test["metric"] in PROPER_SCORES and test["p_adjusted"] < 0.05:
             name = f"{model} + {test['calibrator']}" if test["calibrator"] else model
-            effect = "worse" if test["difference"] > 0 else "better"
-            size = f"{find_metric(test['metric']).title} {test['difference']:+.3f}"
-            found.setdefault(f"{name} has significantly {effect} probabilities than {test['reference']}", []).append(
-                size
-            )
-    return "".join(f" {effect}: {', '.join(sizes)} (lower is better)." for effect, sizes in found.items())
+            found.setdefault((name, test["reference"]), []).append(test)
+    sentences = []
+    for (name, reference), tests in found.items():
+        sizes = ", ".join(f"{find_metric(test['metric']).title} {test['difference']:+.3f}" for test in tests)
+        effects = {"worse" if test["difference"] > 0 else "better" for test in tests}
+        verdict = f"has significantly {min(effects)} probabilities than {reference}"
+        if len(effects) > 1:
+            verdict = f"has probabilities that are better than those of {reference} by one score and worse by another"
+        sentences.append(f" {name} {verdict}: {sizes} (lower is better).")
+    return "".join(sentences)
 
 
 def evaluate_trials(

@@ -235,6 +235,8 @@ def _summary_notes(
     """What the rows, the names in brackets and ECE mean, and how large ECE is by chance."""
     n_rows, n_seeds = (0 if value != value else int(value) for value in found[["n_rows", "n_seeds"]].max())
     name = plural(n_rows, "test row") if test_set == "test" else f"{plural(n_rows, 'row')} of {test_set}"
+    if (fewest := found["n_rows"].min()) < n_rows:
+        name = f"{int(fewest):,} to {name}"
     notes = [f"Measured on {name}{f', mean of {n_seeds} seeds' if n_seeds > 1 else ''}."]
     advice = evaluation.meta.get("advice")
     if isinstance(advice, Mapping) and isinstance(advice.get("n_rows"), int) and advice["n_rows"]:
