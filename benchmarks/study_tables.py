@@ -287,6 +287,24 @@ def larger() -> str:
     return markdown([*header, "top-label ECE with temperature (dev)", "NLL with temperature (dev)"], rows)
 
 
+def infill() -> str:
+    """The paper's noise next to splices, at the paper's λ."""
+    cells, noise, rows = Cells("study"), load("study", "detection"), []
+    settings = {"baseline": ("", "baseline"), "hidden, λ = 1, splice": ("-paper", "hidden")}
+    settings |= {"hidden, λ = 1, infill:smollm2": ("-paper-infill", "hidden")}
+    for task in [t for t in TASKS if cells.value(f"{t}-paper-infill", "hidden", None, "accuracy") is not None]:
+        for name, (suffix, method) in settings.items():
+            place = (f"{task}{suffix}", method)
+            auroc = noise[(noise["task"] == place[0]) & (noise["method"] == method) & (noise["seed"] == 1)]
+            auroc = auroc.loc[(auroc["texts"] == "noise") & (auroc["score"] == "energy"), "auroc"]
+            values = [cells.value(*place, None, m) for m in ("accuracy", "matthews", "ece_classwise", "ece_top_label")]
+            values += [cells.value(*place, "temperature (dev)", "nll"), *auroc[:1]]
+            line = [f"{TASKS[task][0]} ({n_train(cells, task):,})", name, *map(short, values)]
+            rows.append(line + [MISSING] * (8 - len(line)))
+    header = ["task (rows)", "method, noise", "accuracy", "Matthews", "class-wise ECE", "top-label ECE"]
+    return markdown([*header, "NLL with temperature (dev)", "noise AUROC"], rows)
+
+
 def seeds() -> str:
     """Baseline and `hidden` where several seeds are finished: mean and range over seeds, both with a temperature."""
     cells = Cells("study", "cross_fit")
@@ -676,7 +694,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "study-detection": detection, "study-shift": shift, "study-recipe": recipe, "study-cross-fit": cross_fit,
     "study-label-issues": label_issues, "study-energy": energy, "study-differences": differences,
     "study-strength": strength, "study-ranking": ranking, "study-seeds": seeds, "study-larger": larger,
-    "study-curves": curves, "study-probe": probe,
+    "study-curves": curves, "study-probe": probe, "study-infill": infill,
     "study-finished": finished,
 }  # fmt: skip
 

@@ -74,7 +74,7 @@ SOURCE_NOTE = (
 )
 AUROC_NOTE = (
     "How often a data text has a lower energy than a noise text: in the last tenth of training, and on texts that were "
-    "not used in training. A gap means memorised noise; 0.5 is guessing."
+    "not used in training. Clearly more in training means memorised noise; 0.5 is guessing."
 )
 
 
