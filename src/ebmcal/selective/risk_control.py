@@ -16,7 +16,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from scipy.special import bdtr, betaincinv, betaln, expit
+from scipy.special import bdtr, betaincinv
 
 from ebmcal.errors import EbmcalError
 from ebmcal.selective.rule import Guarantee
@@ -24,13 +24,9 @@ from ebmcal.selective.rule import Guarantee
 PLAN_EVERY = 5  # one row in so many sets the thresholds
 MAX_THRESHOLDS = 100
 
-#: Simulation of how many rows a guarantee needs: populations, bins of the score, steps of the Markov chains.
-N_POPULATIONS, N_BINS, N_STEPS = 300, 25, 300
-#: How closely the bins follow the curve, in rows; prior deviation and steps of the curve's slope, intercept and floor.
-CURVE_ROWS, SPREAD, STEP = 50.0, np.array([2.0, 2.0, 1.0]), np.array([0.35, 0.3, 0.7])
-#: The share of the populations that can pass at all that do so with the suggested rows, before the safety factor. Near
-#: the smallest possible error the rows needed differ most: 0.95 and 1.5 were enough in two of three simulated cases.
-TARGET, SAFETY, MAX_ROWS = 0.98, 2.0, 1_000_000
+#: When rows are refused: how many times as many might do, which larger error they support, and in how many samples.
+MULTIPLES, ERRORS = (2, 4, 8, 16, 32), (0.02, 0.03, 0.05, 0.08, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4)
+N_SAMPLES, ENOUGH, MAX_ROWS = 40, 0.9, 200_000
 
 
 def fit_threshold(
@@ -115,100 +111,34 @@ def counts(scores: np.ndarray, wrong: np.ndarray, levels: np.ndarray) -> tuple[n
 
 
 def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float, n_given: int) -> EbmcalError:
-    """The error that a guarantee is not supported, with what would help: more rows, how many, or a larger error."""
-    even, needed, chance = rows_needed(scores, wrong, max_error, confidence)
-    more = (
-        f"With about {even:,} labelled rows like these, the chance of a rule is one half; with about {needed:,}, it is "
-        f"{chance:.0%}."
-    )
-    if chance < 0.5:
-        more = "Even many more rows are unlikely to be enough: no threshold has a clearly smaller error."
-    left_out = f" (of {n_given:,}, without duplicates and OOD rows)" if len(scores) < n_given else ""
+    """The error that a guarantee is not supported; about how many rows may be enough, which error these support."""
+    n = len(scores)
+    sizes = [n * k for k in MULTIPLES if n * k <= max(MAX_ROWS, 2 * n)]
+    enough = next((m for m in sizes if success_rate(scores, wrong, m, max_error, confidence) >= ENOUGH), None)
+    more = "Even many more rows are unlikely to be enough."
+    if enough is not None:
+        enough = max(enough, least_rows(max_error, confidence))
+        more = f"About {int(float(f'{enough:.2g}')):,} labelled rows like these may be enough (a rough estimate)."
+    larger = [error for error in ERRORS if error > max_error]
+    error = next((e for e in larger if success_rate(scores, wrong, n, e, confidence) >= ENOUGH), None)
+    supported = "" if error is None else f" These rows probably support --max-error {error:g}."
+    left_out = f" (of {n_given:,}, without duplicates, training rows and OOD rows)" if n < n_given else ""
     return EbmcalError(
-        f"These {len(scores):,} rows{left_out} do not support an error of at most {max_error:g} at confidence "
-        f"{confidence:g}. {more} A larger max_error (--max-error), another score (--score) or a better model may help."
+        f"These {n:,} rows{left_out} do not support an error of at most {max_error:g} at confidence {confidence:g}. "
+        f"{more}{supported} Another score (--score) or a better model may help too."
     )
 
 
-def rows_needed(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence: float) -> tuple[int, int, float]:
-    """How many labelled rows support a guarantee with an even chance, how many almost surely, and the chance of these.
+def success_rate(scores: np.ndarray, wrong: np.ndarray, n_rows: int, max_error: float, confidence: float) -> float:
+    """In how many samples of `n_rows` rows a threshold is found: a Bayesian bootstrap with one more wrong row.
 
-    The error rate as a function of the score is uncertain, so populations are drawn from its posterior; rows are drawn
-    from each and the planned test is carried out.
+    A rough estimate: of simulated suggestions between a quarter and all were enough, depending on the model.
     """
-    rng = np.random.default_rng(0)
-    mass, rates = _draw_populations(scores, wrong, max_error, rng)
-    low = max(len(scores), least_rows(max_error, confidence))
-    grid = np.unique(np.geomspace(low, max(MAX_ROWS, low), 60).astype(int))
-    chance = _success_rate(int(grid[-1]), mass, rates, max_error, confidence, rng)
-
-    def smallest(target: float) -> int:
-        first, last = 0, len(grid) - 1
-        while first < last:
-            middle = (first + last) // 2
-            passes = _success_rate(int(grid[middle]), mass, rates, max_error, confidence, rng) >= target
-            first, last = (first, middle) if passes else (middle + 1, last)
-        return int(grid[first])
-
-    even, sure = smallest(0.5), SAFETY * smallest(TARGET * chance)
-    return int(float(f"{even:.2g}")), int(float(f"{sure:.2g}")), TARGET * chance
-
-
-def _draw_populations(
-    scores: np.ndarray, wrong: np.ndarray, max_error: float, rng: np.random.Generator
-) -> tuple[np.ndarray, np.ndarray]:
-    """Shares of rows and error rates by bin of the score, highest score first: two arrays [populations, bins].
-
-    The rates follow a logistic curve of the score above a floor (label noise: errors at any confidence), up to the
-    noise of a Beta distribution. Slope, intercept and floor are sampled by random-walk Metropolis, one chain for each
-    population; a priori the floor is about half of the requested error.
-    """
-    order = np.argsort(-scores, kind="stable")
-    ordered, n, n_bins = scores[order], len(scores), min(N_BINS, max(1, len(scores) // 8))
-    last = ordered[np.arange(1, n_bins + 1) * n // n_bins - 1]
-    starts = np.append(0, np.unique(np.searchsorted(-ordered, -last, side="right"))[:-1])
-    answered, errors = np.diff(np.append(starts, n)), np.add.reduceat(wrong[order].astype(np.float64), starts)
-    x = np.add.reduceat(_predictor(ordered), starts) / answered
-
-    def curve(parameters: np.ndarray) -> np.ndarray:
-        slope, intercept, floor = (parameters[:, [i]] for i in range(3))
-        rate = expit(floor) + (1.0 - expit(floor)) * expit(slope * x + intercept)
-        return CURVE_ROWS * np.clip(rate, 1e-6, 1.0 - 1e-6)
-
-    def log_posterior(parameters: np.ndarray) -> np.ndarray:
-        a = curve(parameters)
-        likelihood = betaln(errors + a, answered - errors + CURVE_ROWS - a) - betaln(a, CURVE_ROWS - a)
-        return likelihood.sum(axis=1) - (((parameters - mean) / SPREAD) ** 2).sum(axis=1) / 2
-
-    mean = np.array([-1.0, 0.0, np.log(max_error / 2)])
-    state = mean + 0.3 * SPREAD * rng.normal(size=(N_POPULATIONS, 3))
-    density = log_posterior(state)
-    for _ in range(N_STEPS):
-        proposed = state + STEP * rng.normal(size=state.shape)
-        new = log_posterior(proposed)
-        accepted = np.log(rng.random(N_POPULATIONS)) < new - density
-        state[accepted], density[accepted] = proposed[accepted], new[accepted]
-    a = curve(state)
-    return rng.dirichlet(answered, N_POPULATIONS), rng.beta(errors + a, answered - errors + CURVE_ROWS - a)
-
-
-def _predictor(scores: np.ndarray) -> np.ndarray:
-    """Scores with mean 0 and variance 1; of confidences their log-odds."""
-    if scores.min() > 0 and scores.max() <= 1:
-        scores = np.log(scores) - np.log(np.maximum(1.0 - scores, 1e-6))
-    return (scores - scores.mean()) / (scores.std() or 1.0)
-
-
-def _success_rate(
-    n_rows: int, mass: np.ndarray, rates: np.ndarray, max_error: float, confidence: float, rng: np.random.Generator
-) -> float:
-    """In how many populations this many rows pass the first test, which decides whether there is a threshold."""
-    n_plan = n_rows // PLAN_EVERY
-    sampled = []
-    for n in (n_plan, n_rows - n_plan):
-        answered = rng.multinomial(n, mass)
-        sampled.append((np.cumsum(answered, axis=1), np.cumsum(rng.binomial(answered, rates), axis=1)))
-    (planned, plan_errors), (tested, test_errors) = sampled
-    start = first_test(planned, plan_errors, n_plan, n_rows - n_plan, max_error)[:, None]
-    answered, errors = (np.take_along_axis(values, start, axis=1) for values in (tested, test_errors))
-    return float(np.mean(binomial_p(errors, answered, max_error) <= 1.0 - confidence))
+    rng, n_found = np.random.default_rng(0), 0
+    for seed in range(N_SAMPLES):
+        weights = rng.exponential(size=len(scores) + 1)
+        known = np.append(scores, rng.choice(scores))
+        rows = rng.choice(len(known), n_rows, p=weights / weights.sum())
+        found = fit_threshold(known[rows], np.append(wrong, True)[rows], np.arange(n_rows), max_error, confidence, seed)
+        n_found += found is not None
+    return n_found / N_SAMPLES
