@@ -215,16 +215,17 @@ def outdated() -> dict[Path, str]:
 
 
 def draw_pictures() -> None:
-    """The baseline of the study on QNLI before and after temperature scaling, for light and dark pages."""
+    """A baseline on QNLI before and after its cross-fitted temperature, for light and dark pages."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
     from ebmcal import Predictions
     from ebmcal.reports.plots import reliability_diagram, to_svg
 
-    study, trial = ROOT / "results" / "study", ("qnli", "baseline-seed1")
+    study, trial = ROOT / "results" / "cross_fit", ("qnli", "baseline-seed2")
     test = Predictions.read(study.joinpath("predictions", *trial, "test.parquet"))
-    temperature = pd.read_csv(study / "calibration.csv").set_index(["task", "model"]).loc[trial, "temperature"]
+    fitted = pd.read_csv(study / "temperatures.csv").set_index(["task", "model", "fitted_on"])["temperature"]
+    temperature = fitted[(*trial, "one fold")]
     figure, axes = plt.subplots(1, 2, figsize=(7.6, 3.9), gridspec_kw={"bottom": 0.36, "wspace": 0.3})
     reliability_diagram(test, axes[0], name="as trained")
     reliability_diagram(test.replace(logits=test.logits / temperature), axes[1], name="calibrated")
