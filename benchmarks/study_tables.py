@@ -523,7 +523,7 @@ def cross_fit() -> str:
     metrics = ("accuracy", "ece_classwise", "ece_top_label", "nll")
     rows = [
         [
-            *(f"{NAMES[r.task.split('-')[0]]} ({r.n_train:,})", r.method, r.fitted_on, f"{r.n_rows:,}"),
+            *(f"{shown_name(r.task)} ({r.n_train:,})", r.method, r.fitted_on, f"{r.n_rows:,}"),
             *(f"{r.temperature:.2f}", *(short(getattr(r, metric)) for metric in metrics)),
         ]
         for r in fold_temperatures().itertuples()
