@@ -215,14 +215,14 @@ def outdated() -> dict[Path, str]:
 
 
 def draw_pictures() -> None:
-    """A baseline on QNLI before and after its cross-fitted temperature, for light and dark pages."""
+    """A baseline on MNLI before and after its cross-fitted temperature, for light and dark pages."""
     import matplotlib.pyplot as plt
     import pandas as pd
 
     from ebmcal import Predictions
     from ebmcal.reports.plots import reliability_diagram, to_svg
 
-    study, trial = ROOT / "results" / "cross_fit", ("qnli", "baseline-seed2")
+    study, trial = ROOT / "results" / "cross_fit", ("mnli", "baseline-seed2")
     test = Predictions.read(study.joinpath("predictions", *trial, "test.parquet"))
     fitted = pd.read_csv(study / "temperatures.csv").set_index(["task", "model", "fitted_on"])["temperature"]
     temperature = fitted[(*trial, "one fold")]
