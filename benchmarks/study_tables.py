@@ -630,12 +630,15 @@ def _cross_fit_finding() -> str:
     table = found.pivot(index=["name", "method", "seed"], columns="fitted_on", values="nll")
     more = table["cross-fitted"] - table["calibration split"]
     task, method, seed = more.idxmax()
+    fitted = found.pivot(index=["name", "method", "seed"], columns="fitted_on", values="temperature")
+    n_higher = int((fitted["cross-fitted"] > fitted["test rows (the best possible)"]).sum())
     return (
         f"**A cross-fitted temperature needs no extra rows.** Mean NLL of {len(table)} models "
         f"({', '.join(f'{n} `{m}`' for m, n in table.groupby('method').size().items())}): "
         f"{short(table['none'].mean())} as trained, {short(table['cross-fitted'].mean())} cross-fitted, "
         f"{short(table['calibration split'].mean())} with a temperature from extra rows. It is higher than with extra "
-        f"rows by at most {short(more.max())} ({shown_name(task)}, `{method}`, seed {seed})."
+        f"rows by at most {short(more.max())} ({shown_name(task)}, `{method}`, seed {seed}); {n_higher} of the "
+        "temperatures are higher than the best one for the test rows."
     )
 
 
