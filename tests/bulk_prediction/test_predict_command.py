@@ -95,6 +95,7 @@ def test_a_rule_for_another_calibrator_is_refused_unless_ignored(ruled, run, tmp
     save_calibrator(copy, fitted_temperature(seed=7))
     current = json.loads((copy / "ebmcal.json").read_text())
     (copy / "ebmcal.json").write_text(json.dumps(current | {"abstention": card["abstention"]}))
+    shutil.copy(ruled / "abstention.npz", copy)
     code, _, err = run(copy, "-", stdin="fine\n")
     assert code == 1
     assert "another calibrator" in err

@@ -340,8 +340,8 @@ def text_columns(dataset: Any) -> list[str]:
     return strings if len(strings) <= 2 else []
 
 
-def sketch_of_texts(dataset: Any) -> dict[str, Any]:
-    """The entry of `ebmcal.json` by which training rows are recognised later; empty without a text column."""
+def user_card(dataset: Any) -> dict[str, Any]:
+    """`ebmcal.json` of a user's training set, by which its rows are recognised later; empty without a text column."""
     columns = [list(map(str, dataset[name])) for name in text_columns(dataset)]
     return {TRAINING_ROWS: FittingRows.of_texts(*columns).to_json()} if columns else {}
 

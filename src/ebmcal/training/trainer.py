@@ -16,13 +16,7 @@ from ebmcal.methods.joint import MicroBatch
 from ebmcal.modeling.classifier import EnergyClassifier
 from ebmcal.modeling.packing import token_budget
 from ebmcal.noise.sources import NoiseStream
-from ebmcal.training.classifier_trainer import (
-    ClassifierTrainer,
-    EnergyConfig,
-    noise_stream,
-    sketch_of_texts,
-    training_data,
-)
+from ebmcal.training.classifier_trainer import ClassifierTrainer, EnergyConfig, noise_stream, training_data, user_card
 from ebmcal.training.collator import EnergyCollator, TrainingRows
 
 
@@ -36,8 +30,7 @@ class EnergyTrainer(ClassifierTrainer):
     - `noise`: noise texts as a `datasets.Dataset` (see `ebmcal.generate_noise`) or a `NoiseStream`; by default they
       are made from the training texts (`args.noise`).
 
-    It logs every term of the loss, the mean energies of data and noise, and the AUROC with which the energy separates
-    them. `save_model` writes a plain checkpoint.
+    It logs the terms of the loss, mean energies of data and noise, and their AUROC; `save_model` writes a checkpoint.
 
         trainer = EnergyTrainer(model, EnergyConfig("out"), train_dataset=train, processing_class=tokenizer)
         trainer.train()
@@ -71,7 +64,7 @@ class EnergyTrainer(ClassifierTrainer):
             if info.uses_noise:
                 collator.noise = noise_stream(noise, train_dataset, args.noise, seed)
             rows = _training_rows(len(train_dataset), args, seed, args.noise_ratio if info.uses_noise else 0)
-            card = sketch_of_texts(train_dataset) if card is None else card
+            card = user_card(train_dataset) if card is None else card
         super().__init__(model, args, collator, rows, eval_dataset, processing_class, card=card, **kwargs)
         collator.is_parallel = self.method.is_thread_safe and self.is_parallel()
         for callback in self.method.callbacks(self):
