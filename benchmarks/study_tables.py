@@ -325,8 +325,9 @@ def _infill_finding() -> str:
             f"{found['ece_classwise']}, NLL with temperature {found['nll']}"
         )
     return (
-        "**The paper's noise is worth its price where splices are not noise of the right kind.** λ = 1 with texts of "
-        f"SmolLM2 that fill in masked tokens; baseline → `hidden`. {'. '.join(parts)}."
+        "**With the paper's weight and noise `hidden` is more accurate than the baseline, on the tasks measured so "
+        "far.** λ = 1 in every step, texts of SmolLM2 that fill in masked tokens; baseline → `hidden`. "
+        f"{'. '.join(parts)}."
     )
 
 
@@ -433,9 +434,9 @@ def detection() -> str:
     header = ["task (rows)", "texts", "method", "score", "AUROC", "FPR at 95% recall"]
     rows = [
         [
-            f"{TASKS[r.task.removesuffix('-paper')][0]} ({r.n_train:,})",
+            f"{shown_name(r.task)} ({r.n_train:,})",
             r.texts.removeprefix("ood_").replace("_", "-"),
-            r.method + STRONG * r.task.endswith("-paper"), r.score,
+            r.method + STRONG * ("-paper" in r.task) + ", infill" * r.task.endswith("-infill"), r.score,
             f"{short(r.auroc)} [{short(r.low)}, {short(r.high)}]", short(r.fpr95),
         ]
         for r in found.itertuples()
