@@ -73,6 +73,12 @@ def test_calibrated_files_are_not_calibrated_again(tmp_path, calibrated_rows):
     apply_to_file(fitted, tmp_path / "new.parquet", tmp_path / "once.parquet")
     with pytest.raises(EbmcalError, match="rows that are not calibrated, these are calibrated by temperature"):
         apply_to_file(fitted, tmp_path / "once.parquet", tmp_path / "twice.parquet")
+    raw = rows(calibrated_rows)
+    once = raw.with_probs(fitted.predict_proba(raw.logits), calibrator=fitted.description)
+    second = TemperatureScaling().fit_predictions(once)
+    second.save(tmp_path / "second.json")
+    with pytest.raises(EbmcalError, match="rows that are calibrated by temperature, these are not calibrated"):
+        load_calibrator(tmp_path / "second.json").apply(new.replace(logits=None, probs=new.probs))
 
 
 @pytest.mark.parametrize(

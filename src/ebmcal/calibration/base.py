@@ -54,6 +54,7 @@ class Calibrator:
         y = as_labels(y, n_classes=logits.shape[1], n_rows=len(logits))
         self._fit_rows(logits, y, len(y))
         self.label_names_, self.fitted_on_ = None, FittingRows.of_arrays(logits, y)
+        self.applied_after_: str | None = None
         return self
 
     def fit_predictions(self, predictions: Predictions) -> "Self":
@@ -92,7 +93,7 @@ class Calibrator:
                 f"The {self.name} calibrator was fitted for the labels {self.label_names_}, these rows have "
                 f"{list(predictions.label_names)}. Fit one on rows with the same labels in the same order."
             )
-        before, expected = applied_calibrator(predictions), getattr(self, "applied_after_", None)
+        before, expected = applied_calibrator(predictions), self.applied_after_
         if before != expected:
             states = [f"calibrated by {name}" if name else "not calibrated" for name in (expected, before)]
             raise EbmcalError(
@@ -160,6 +161,7 @@ class Calibrator:
             "label_names": self.label_names_,
             "learned": {name: _as_json(getattr(self, name)) for name in self.learned},
             "fitted_on": self.fitted_on_.to_json(),
+            "applied_after": self.applied_after_,
         }
         return value | {"checksum": fingerprint(value)}
 
@@ -171,6 +173,7 @@ class Calibrator:
         self = cls(**value["settings"])
         self._set_size(value["n_classes"], value["n_rows"])
         self.label_names_, self.fitted_on_ = value["label_names"], FittingRows.from_json(value["fitted_on"])
+        self.applied_after_ = value["applied_after"]
         for name in cls.learned:
             setattr(self, name, cls._from_json(value["learned"][name]))
         return self

@@ -132,7 +132,7 @@ def refusal(scores: np.ndarray, wrong: np.ndarray, max_error: float, confidence:
 def success_rate(scores: np.ndarray, wrong: np.ndarray, n_rows: int, max_error: float, confidence: float) -> float:
     """In how many samples of `n_rows` rows a threshold is found: a Bayesian bootstrap with one more wrong row.
 
-    A rough estimate: of simulated suggestions between a quarter and all were enough, depending on the model.
+    A rough estimate: how often the most confident answers are wrong is itself uncertain on so few rows.
     """
     rng, n_found = np.random.default_rng(0), 0
     for seed in range(N_SAMPLES):
