@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: str, options: Any) -> bool:
-    """One method on one task (all seeds of the stage); False if it was finished already."""
+    """One method on one task, the seeds of the stage that are not finished; False if all are."""
     entry = dict(spec["tasks"][task])
     data, shift, ood = options.data / entry.pop("data"), entry.pop("shift", {}), entry.pop("ood", {})
     name = f"{task}-{stage['variant']}" if "variant" in stage else task
@@ -71,11 +71,14 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
     seeds = stage.get("seeds", settings.pop("seeds"))
     wanted = [*(f"ood_{key}.parquet" for key in ood), *(f"shift_{key}.predictions" for key in shift)]
     wanted += ["out_of_fold.parquet"] if settings.get("calibration") == "cross-fit" else []
-    if all(is_finished(options, name, Trial(method, seed), wanted) for seed in seeds):
+    seeds = [seed for seed in seeds if not is_finished(options, name, Trial(method, seed), wanted)]
+    if not seeds:
         return False
     print(f"== {name} {method}", flush=True)
+    encoder = stage.get("encoder", spec["encoder"])
+    settings["frozen_probe"] = not has_probe(options, [task, name], encoder)
     run = ebmcal.run(
-        **source, encoder=stage.get("encoder", spec["encoder"]), methods=[method], seeds=seeds,
+        **source, encoder=encoder, methods=[method], seeds=seeds,
         output=options.runs / name, ood={key: read_ood(options.data, of) for key, of in ood.items()},
         settings={k: v for k, v in settings.items() if k != "seeds"}, progress=False,
     )  # fmt: skip
@@ -84,6 +87,13 @@ def run_trial(spec: dict[str, Any], stage: dict[str, Any], task: str, method: st
             labels = SHIFT_LABELS.get(spec["tasks"][task]["task"])
             predict_shift(run, trial, key, options.data / path, labels, spec.get("max_shift_rows"))
     return True
+
+
+def has_probe(options: Any, names: list[str], encoder: str) -> bool:
+    """Whether the frozen probe of a task or of its variant is recorded: it depends on the data and the encoder only."""
+    recorded = read_table(options.study.parent / "results.csv")
+    rows = recorded[recorded["model"] == "frozen-probe-seed0"]
+    return bool((rows["task"].isin(names) & (rows["encoder"] == encoder)).any())
 
 
 def data_source(entry: dict[str, Any], data: Path) -> dict[str, Any]:

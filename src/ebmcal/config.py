@@ -126,6 +126,7 @@ class RunConfig(BaseModel):
 
     seeds: list[int] = _option([1], "One model per method and seed.", RUN, common=True)
     output: Path | None = _option(None, "The run directory.", RUN, common=True)
+    frozen_probe: bool = _option(True, "false: no logistic regression on the frozen encoder.", RUN)
     only: Literal["train"] | None = _option(None, "train: stop after training.", RUN)
     ood: dict[str, Path] = _option({}, "Texts from elsewhere for OOD detection: NAME=FILE.", RUN, common=True)
     cache_dir: Path | None = _option(None, "Shared cache. Default: ~/.cache/ebmcal.", RUN)
@@ -158,7 +159,7 @@ class RunConfig(BaseModel):
 
 
 #: Settings that may change between two calls on one run directory: they add trials or name places.
-CHANGEABLE = {"methods", "seeds", "posthoc", "output", "only", "ood", "cache_dir", "report_to", "fsdp"}
+CHANGEABLE = {"methods", "seeds", "posthoc", "output", "frozen_probe", "only", "ood", "cache_dir", "report_to", "fsdp"}
 
 #: Checked by the content of the files, not by their path.
 _BY_CONTENT = {"data_dir", "train", "test", "calibration", "encoding"}

@@ -221,12 +221,12 @@ def test_data_in_memory_with_a_holdout_split_and_no_output(data, encoder_dir):
     assert run.model().predict(TEXTS[:2]).n_rows == 2
 
 
-def test_every_split_may_be_a_data_frame(encoder_dir):
-    frame = pd.DataFrame({"text": TEXTS, "label": NAMES})
-    run = ebmcal.run(
-        frame[:60], calibration=frame[60:75], test=frame[75:], methods="baseline", **small_settings(encoder_dir)
-    )
+def test_every_split_may_be_a_data_frame_and_the_frozen_probe_can_be_left_out(encoder_dir):
+    frame, settings = pd.DataFrame({"text": TEXTS, "label": NAMES}), small_settings(encoder_dir)
+    settings["settings"] |= {"frozen_probe": False}
+    run = ebmcal.run(frame[:60], calibration=frame[60:75], test=frame[75:], methods="baseline", **settings)
     assert run.predictions("baseline", "calibration").n_rows == 15
+    assert [trial.name for trial in run.trials] == ["baseline-seed1"]
 
 
 def test_pairs_and_ids(encoder_dir, tmp_path):

@@ -241,7 +241,8 @@ def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, An
         if config.only is None:
             with main_process_first():  # the others wait: they read the results
                 if is_main_process():
-                    ensure_probed(work, folds)
+                    if config.frozen_probe:
+                        ensure_probed(work, folds)
                     conclude(work)
 
 
