@@ -198,7 +198,7 @@ BLOCKS: dict[str, Callable[[], str]] = {
     "speed": speed, "faults": faults, **study_blocks(),
 }  # fmt: skip
 
-PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "results/README.md")), *sorted(DOCS.rglob("*.md"))]
+PAGES = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md")), *sorted(DOCS.rglob("*.md"))]
 
 _MARKERS = re.compile(rf"<!-- ({'|'.join(BLOCKS)}) -->\n.*?<!-- end -->", re.DOTALL)
 
