@@ -147,13 +147,13 @@ def headline() -> str:
 
     Means over the seeds that were cross-fitted, next to the model as trained and to a temperature from extra rows.
     """
-    found, cells, rows = default_temperatures(), Cells("study"), []
+    found, cells, crossed, rows = default_temperatures(), Cells("study"), Cells("cross_fit"), []
     for task in [t for t in cells.largest("baseline") if t != "wnli"]:
         of_task = found[(found["name"] == task) & (found["method"] == "baseline")]
         if not len(of_task):
             continue
-        row = cells.row(task, "baseline", "temperature (dev)", "ece_top_label")
-        name = f"{TASKS[task][0]} ({n_train(cells, task):,} / {int(row['n_rows']):,})"
+        row = crossed.row(task, *CROSS_FITTED, "ece_top_label", seed=of_task["seed"].min())
+        name = f"{TASKS[task][0]} ({int(row['n_train']):,} / {int(row['n_rows']):,})"
         labels = Predictions.read(predictions_of(task, "baseline")).labels
         constant = np.bincount(labels).max() / len(labels)
         accuracy, ece = (of_task.groupby("fitted_on")[m].mean() for m in ("accuracy", "ece_top_label"))

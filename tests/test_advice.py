@@ -56,7 +56,9 @@ def test_a_temperature_is_used_if_it_lowers_the_nll_even_if_that_is_not_signific
     plain, scaled = sorted(advice.evidence, key=lambda candidate: candidate["calibrator"] is not None)
     assert scaled["nll"] < plain["nll"]
     assert advice.calibrator == "temperature (dev)"
-    assert advice_for(baseline=draw(2.0, n=100, seed=0)).calibrator is None, "here it does not"
+    unchanged = advice_for(baseline=draw(2.0, n=100, seed=0))
+    assert unchanged.calibrator is None, "here it does not"
+    assert "A temperature does not lower the NLL." in " ".join(unchanged.sentences)
 
 
 def test_few_rows_do_not_prove_miscalibration():
@@ -133,6 +135,7 @@ def test_the_simpler_of_two_equals_is_chosen():
     assert "made no clear difference" in advice.sentences[2]
     advice = advice_for(**{"hidden": rows, "label-smoothing": rows})
     assert advice.trial.method == "label-smoothing", "it needs no noise"
+    assert "No baseline was trained" in " ".join(advice.sentences)
 
 
 def test_the_frozen_probe_is_recommended_only_if_it_is_clearly_better():

@@ -300,6 +300,8 @@ def _sentences(
     if base and others:
         other = next((c for c in others if c.method == chosen.method), min(others, key=lambda c: c.nll))
         yield _effect(other, base, found, rows)
+    if base is None:
+        yield "No baseline was trained to compare with: the same command with --methods baseline adds one."
 
 
 def _effect(other: Candidate, base: Candidate, found: Sequence[Candidate], rows: str) -> str:
@@ -346,7 +348,8 @@ def _confidence(plain: Candidate, scaled: Candidate | None, rows: str) -> str:
         return f"{sentence} The rows do not determine its temperature: the fit reached its bound."
     if plain.gap.verdict is None:
         gain = f"(T = {plain.temperature:.2f}) lowers the NLL from {plain.nll:.3f} to {scaled.nll:.3f}"
-        return f"{sentence} Temperature scaling {gain}." if scaled.nll < plain.nll else sentence
+        effect = f"Temperature scaling {gain}." if scaled.nll < plain.nll else "A temperature does not lower the NLL."
+        return f"{sentence} {effect}"
     longer = " Training longer (--epochs) may help too." if plain.gap.verdict == "underconfident" else ""
     return (
         f"{sentence} With temperature scaling (T = {plain.temperature:.2f}; cross-validated) the mean confidence is "

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.special import softmax
 
-from ebmcal import EbmcalError, Predictions
+from ebmcal import EbmcalError, Predictions, evaluate
 from ebmcal.calibration import (
     CALIBRATORS,
     FewRowsWarning,
@@ -245,6 +245,16 @@ def test_training_rows_of_a_run_are_refused_however_they_are_given(with_texts, m
     assert check_held_out(given, model_dir, allow_mismatch=True).n_rows == 1000
     fresh = predictions(*calibrated_rows(500, 3, seed=1), texts=texts(2000, 2500))
     assert silent(check_held_out, fresh if with_texts else fresh.replace(texts=None), model_dir).n_rows == 500
+
+
+def test_evaluating_training_rows_warns(model_dir, calibrated_rows):
+    rows = predictions(*calibrated_rows(1000, 3), texts=texts(0, 1000))
+    write_training_rows(model_dir, rows)
+    given = rows.replace(meta={"model": str(model_dir)})
+    with pytest.warns(LeakageWarning, match="mine: about 100% of the 1,000 rows are training rows"):
+        evaluate({"mine": given}, n_resamples=0)
+    for other in (given.replace(texts=texts(5000, 6000)), given.replace(meta=given.meta | {"split": "train"}), rows):
+        silent(evaluate, {"mine": other})
 
 
 def test_the_refusal_names_the_share_and_what_to_do(model_dir, calibrated_rows):

@@ -56,6 +56,14 @@ def test_a_calibrator_is_stored_and_described(model_dir, held_out, run):
     assert stored.n_bins == 15
 
 
+def test_zero_probabilities_warn(model_dir, tmp_path, run):
+    given = rows()
+    probs = given.probs.copy()
+    probs[0] = np.eye(3)[(given.labels[0] + 1) % 3]
+    zero = written(given.with_probs(probs), tmp_path / "zero.csv")
+    assert "1 row with probability 0 for the true label" in run(model_dir, "--predictions", zero)
+
+
 def test_classes_in_another_order_or_numbered_are_matched_with_those_of_the_model(model_dir, tmp_path, run):
     run(model_dir, "--predictions", written(rows(), tmp_path / "a.csv"), "--calibrator", "vector")
     expected = read_calibrator(model_dir).bias_

@@ -111,6 +111,21 @@ def check_held_out(
     return rows
 
 
+def warn_of_training_rows(rows: Predictions, name: str) -> None:
+    """Warn if predictions that name their model are for rows that it was trained on."""
+    folder = Path(str(rows.meta.get("model") or "none"))
+    if "split" in rows.meta or not (folder / "config.json").is_file() or model_differences(rows.meta, folder):
+        return  # predictions of a run, or of a model that is not there any more
+    _, share = _find_training_rows(rows, folder)
+    if share >= MAX_TRAINING_SHARE:
+        warnings.warn(
+            f"{name}: about {share:.0%} of the {rows.n_rows:,} rows are training rows of the model: on new texts it is "
+            "less accurate and more overconfident. Evaluate it on rows that are not in its training file.",
+            LeakageWarning,
+            stacklevel=3,
+        )
+
+
 def check_two_classes(rows: Predictions, where: object) -> None:
     """Raise if all labelled rows have the same label."""
     with error_context(where):

@@ -11,7 +11,7 @@ import typer
 
 from ebmcal.cli import options as shared
 from ebmcal.cli.options import argument, check_outputs, flag, option
-from ebmcal.errors import EbmcalError, require_extra
+from ebmcal.errors import EbmcalError, plural, require_extra
 
 if TYPE_CHECKING:
     from ebmcal.calibration import Calibrator
@@ -143,6 +143,13 @@ def _print_fit(fitted: "Calibrator", rows: "Predictions", model: Path | None) ->
     typer.echo(
         f"{fitted.name}{note} fitted on {rows.n_rows:,} rows: NLL {before:.4f} → {after:.4f}{compared} on these rows."
     )
+    n_zero = int((rows.probs[range(rows.n_rows), rows.labels] == 0).sum())
+    if n_zero and rows.logits is None:
+        typer.echo(
+            f"Warning: {plural(n_zero, 'row')} with probability 0 for the true label, which distorts the calibrator. "
+            "Were the probabilities rounded? Write more decimals.",
+            err=True,
+        )
 
 
 def abstain(

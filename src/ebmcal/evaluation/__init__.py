@@ -19,7 +19,7 @@ import numpy as np
 
 from ebmcal.calibration import CALIBRATORS, Calibrator, FewRowsWarning, make_calibrator
 from ebmcal.calibration.curves import OneVsRest
-from ebmcal.calibration.leakage import check_two_classes
+from ebmcal.calibration.leakage import check_two_classes, warn_of_training_rows
 from ebmcal.errors import EbmcalError, RowError, error_context, plural, unknown_name
 from ebmcal.evaluation.results import (
     TODO,
@@ -131,6 +131,7 @@ def evaluate(
     given = name_sources(predictions)
     with make_reporter(progress).stage("evaluating", len(named)) as advance:
         for name, rows in named.items():
+            warn_of_training_rows(rows, name)
             calibrated = _calibrate(rows, fitting[name], calibrators, name) if name in fitting else {}
             own = [_estimate(name, None, rows, settings)]
             own += [_estimate(name, spec, changed, settings) for spec, changed in calibrated.items()]

@@ -15,7 +15,7 @@ import numpy as np
 import pandas as pd
 
 from ebmcal.data import stratified_folds, text_keys
-from ebmcal.errors import EbmcalError
+from ebmcal.errors import EbmcalError, plural
 from ebmcal.modeling.classifier import Predictor
 from ebmcal.pipeline.trials import dataset_texts, load_predictor, train_model, write_predictions
 from ebmcal.predictions import Predictions
@@ -74,8 +74,8 @@ def plan_folds(
     held_out = folds == np.abs(sizes - 1).round(1).argmin()
     if absent := len(texts) - len(rare) - len(np.unique(labels[held_out])):
         reporter.info(
-            f"cross-fitting: {absent} of {len(texts)} labels have no row in the held-out part; --folds 5 covers labels "
-            "with five rows."
+            f"cross-fitting: the held-out part has no row of {plural(absent, 'label')} (of {len(texts)}); --folds 5 "
+            "covers labels with five rows."
         )
     return np.where(held_out, 0, -1)
 

@@ -152,7 +152,10 @@ class Predictions:
         """Only the rows with a known label; an error if there are none."""
         known = self.labels >= 0
         if not known.any():
-            raise EbmcalError("No row has a label (all are −1); labels are needed here.")
+            raise EbmcalError(
+                "No row has a label (all are −1), and labels are needed here. Name their column when predicting: "
+                "label_column=… (--label-column)."
+            )
         return self if known.all() else self.rows(np.flatnonzero(known))
 
     def rows(self, index: Any) -> "Predictions":
