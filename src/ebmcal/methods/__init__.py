@@ -31,7 +31,6 @@ METHODS: dict[str, MethodInfo] = {
     "baseline": MethodInfo("Baseline", "joint:Method"),
     "scalar": MethodInfo("EBM scalar", "joint:Joint", "scalar", uses_noise=True),
     "hidden": MethodInfo("EBM hidden", "joint:Joint", "hidden", uses_noise=True),
-    "hidden-spared": MethodInfo("EBM hidden, spared head", "spared:Spared", "hidden-spared", uses_noise=True),
     "sharp-hidden": MethodInfo("EBM sharp-hidden", "joint:Joint", "sharp-hidden", uses_noise=True),
     "label-smoothing": MethodInfo("Label smoothing", "joint:Method", options={"smoothed": True}),
     "hidden-smoothing": MethodInfo(
