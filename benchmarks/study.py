@@ -27,7 +27,7 @@ from ebmcal.evaluation import evaluate
 from ebmcal.metrics import ece_classwise, ece_top_label
 from ebmcal.predictions import Predictions
 from ebmcal.run_dir import Trial
-from ebmcal.storage import atomic_write
+from ebmcal.storage import atomic_write, locked
 
 #: The committed tables.
 TABLES = ("results", "detection", "calibration", "temperatures", "curves")
@@ -119,7 +119,7 @@ def is_finished(options: Any, task: str, trial: Trial, wanted: list[str]) -> boo
 
 def read_table(path: Path) -> pd.DataFrame:
     """A recorded table; empty if there is none yet."""
-    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["task", "model"])
+    return pd.read_csv(path) if path.exists() else pd.DataFrame(columns=["task", "model", "encoder"])
 
 
 def read_ood(data: Path, source: dict[str, Any] | str) -> Any:
@@ -178,26 +178,34 @@ def gather(options: Any) -> None:
         run = ebmcal.open_run(path.parent)
         about = {"task": path.parent.name, "encoder": run.document["encoder"], "n_train": n_train(run)}
         about["noise"] = (run.document.get("noise") or {}).get("noise")
-        evaluation = run.evaluation
-        shifted = [shift_results(run, trial) for trial in run.trials]
-        answered = pd.DataFrame([row for trial in run.trials for row in answered_results(run, trial)])
+        evaluation, trials = run.evaluation, finished_trials(run)
+        shifted = [shift_results(run, trial) for trial in trials]
+        answered = pd.DataFrame([row for trial in trials for row in answered_results(run, trial)])
         seconds = {t: (facts or {}).get("seconds") for t, facts in run.document["training"].items()}
         timing = [{"model": t, "metric": "seconds", "value": s, **trial_columns(t)} for t, s in seconds.items()]
         found = {
-            "results": pd.concat([evaluation.results, *shifted, answered, pd.DataFrame(timing)]),
+            # Without means over seeds: other seeds may have been trained elsewhere.
+            "results": pd.concat([evaluation.results.dropna(subset="seed"), *shifted, answered, pd.DataFrame(timing)]),
             "detection": evaluation.detection,
-            "calibration": pd.DataFrame([calibration_results(run, trial) for trial in run.directory.trials()]),
-            "curves": pd.DataFrame([row for trial in run.trials for row in training_curve(run, trial)]),
-            "temperatures": pd.DataFrame([row for trial in run.trials for row in temperature_results(run, trial)]),
+            "calibration": pd.DataFrame([calibration_results(run, trial) for trial in trials]),
+            "curves": pd.DataFrame([row for trial in trials for row in training_curve(run, trial)]),
+            "temperatures": pd.DataFrame([row for trial in trials for row in temperature_results(run, trial)]),
         }
         for name, frame in found.items():
             frames[name].append(frame.assign(**about))
-        for trial in run.trials if keep else []:
+        for trial in trials if keep else []:
             keep_predictions(run.directory, trial, target / "predictions" / path.parent.name)
-    for name, parts in frames.items():
-        filled = [part for part in parts if len(part)]
-        if filled:
-            update_table(target / f"{name}.csv", pd.concat(filled, ignore_index=True))
+    with locked(target, on_wait=lambda owner: print(f"waiting for {owner}", flush=True)):
+        for name, parts in frames.items():
+            filled = [part for part in parts if len(part)]
+            if filled:
+                update_table(target / f"{name}.csv", pd.concat(filled, ignore_index=True))
+
+
+def finished_trials(run: ebmcal.Run) -> list[Trial]:
+    """The trials that are predicted and evaluated."""
+    evaluated = set(run.evaluation.results["model"])
+    return [trial for trial in run.trials if trial.name in evaluated]
 
 
 def update_table(path: Path, found: pd.DataFrame) -> None:
@@ -338,9 +346,11 @@ def keep_predictions(directory: Any, trial: Trial, target: Path) -> None:
     """Copies of the test, OOD and out-of-fold predictions, small enough to commit."""
     for split in directory.splits(trial):
         path = target / trial.name / f"{split}.parquet"
-        if split.startswith(("test", "ood_", "out_of_fold")) and not path.exists():
+        source = directory.predictions(trial, split)
+        is_kept = path.exists() and path.stat().st_mtime >= source.stat().st_mtime
+        if split.startswith(("test", "ood_", "out_of_fold")) and not is_kept:
             path.parent.mkdir(parents=True, exist_ok=True)
-            compact(Predictions.read(directory.predictions(trial, split)), trial, split).write(path)
+            compact(Predictions.read(source), trial, split).write(path)
 
 
 if __name__ == "__main__":

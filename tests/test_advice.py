@@ -217,6 +217,12 @@ def test_without_calibration_rows_there_is_no_recommendation():
     assert advice.calibrator is None
 
 
+def test_a_trial_without_calibration_rows_does_not_prevent_a_recommendation():
+    rows = draw(2.0)
+    found = recommend({Trial("baseline", 1): {"out_of_fold": rows, "test": rows}, Trial("hidden", 1): {"test": rows}})
+    assert (found.trial.method, found.calibrator) == ("baseline", "temperature (cross-fit)")
+
+
 def test_cautions():
     few = advice_for(baseline=draw(1.0, n=60), test=draw(1.0, n=90)).sentences
     assert sum("Only 60 calibration rows and 90 test rows" in sentence for sentence in few) == 1

@@ -179,10 +179,11 @@ def recommend(predictions: Mapping[Trial, Mapping[str, Predictions]]) -> Advice:
     """
     predictions = {trial: predictions[trial] for trial in sorted(predictions, key=_simplicity)}
     first = next(iter(predictions))
-    split = next((s for s in SELECTION if all(s in splits for splits in predictions.values())), None)
+    split = next((s for s in SELECTION if any(s in splits for splits in predictions.values())), None)
     if split is None:
         sentence = "There are no calibration rows, so no model can be recommended. Pass some (--calibration FILE)."
         return Advice(first, None, (sentence,))
+    predictions = {trial: splits for trial, splits in predictions.items() if split in splits}  # others are unfinished
     rows, suffix = SELECTION[split]
     runs = _labelled_runs({trial: splits[split] for trial, splits in predictions.items()})
     if not runs:

@@ -126,6 +126,8 @@ def test_sources_and_shares(text, parts):
         ("splice 1.5", "a share above 0"),
         ("splice nan", "a share above 0"),
         ("splice inf", "a share above 0"),
+        ("splice .", "a share above 0"),
+        ("splice 1.2.3, unrelated", "a share above 0"),
         ("splice half", "expected SOURCE or SOURCE:NAME"),
         ("splice 0.5", "must add up to 1"),
         ("splice 0.8, unrelated 0.3", "must add up to 1"),

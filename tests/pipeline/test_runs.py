@@ -169,12 +169,59 @@ def test_a_run_with_damaged_results_recommends_nothing(content, tmp_path):
 def test_a_corrupt_prediction_file_is_predicted_again(finished, encoder_dir, tmp_path):
     folder = tmp_path / "copy"
     shutil.copytree(finished.folder, folder)
-    path = folder / "trials" / "hidden-seed1" / "test.parquet"
-    path.write_bytes(path.read_bytes()[:100])
+    for name in ("test.parquet", "out_of_fold.parquet"):
+        path = folder / "trials" / "hidden-seed1" / name
+        path.write_bytes(path.read_bytes()[:100])
     train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
     again = ebmcal.run(train, test=test, methods="hidden", folds=3, output=folder, **small_settings(encoder_dir))
     np.testing.assert_allclose(again.predictions("hidden").logits, finished.predictions("hidden").logits, atol=1e-5)
-    assert "test.parquet is corrupt" in (folder / "log.txt").read_text()
+    for name in ("test.parquet", "out_of_fold.parquet"):
+        assert f"{name} is corrupt" in (folder / "log.txt").read_text()
+
+
+def test_a_damaged_fold_is_removed_and_repeated(finished, encoder_dir, tmp_path):
+    folder = tmp_path / "copy"
+    shutil.copytree(finished.folder, folder)
+    trial = folder / "trials" / "hidden-seed1"
+    (trial / "out_of_fold.parquet").unlink()
+    (trial / "folds" / "0").mkdir(parents=True)
+    (trial / "folds" / "0" / "outputs.npz").write_bytes(b"PK damaged")
+    train, test = (finished.folder.parent / name for name in ("train.csv", "test.csv"))
+    arguments = {"test": test, "methods": "hidden", "folds": 3, "output": folder, **small_settings(encoder_dir)}
+    with pytest.raises(EbmcalError, match="outputs.npz was damaged and is removed"):
+        ebmcal.run(train, **arguments)
+    again = ebmcal.run(train, **arguments).predictions("hidden", "out_of_fold")
+    np.testing.assert_array_equal(again.logits, finished.predictions("hidden", "out_of_fold").logits)
+
+
+def test_new_ood_texts_are_predicted_by_all_models_of_the_run(encoder_dir, tmp_path):
+    settings = small_settings(encoder_dir)
+    settings["settings"] |= {"frozen_probe": False}
+    for methods, other in (("baseline, laplace", ["a photo of a dog"] * 9), ("baseline", ["another text"] * 7)):
+        run = ebmcal.run(
+            (TEXTS, NAMES),
+            calibration="holdout",
+            methods=methods,
+            ood={"x": other},
+            output=tmp_path / "run",
+            **settings,
+        )
+    for method in ("baseline", "laplace"):
+        assert run.predictions(method, "ood_x").texts == other
+
+
+def test_the_seconds_of_a_training_include_those_before_an_interruption(encoder_dir, tmp_path):
+    settings = small_settings(encoder_dir)
+    settings["settings"] |= {"frozen_probe": False, "save_steps": 2, "steps": 4}
+    arguments = {"calibration": "holdout", "methods": "baseline", "output": tmp_path / "run", **settings}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ebmcal.pipeline.trials.save_model", lambda *_: (_ for _ in ()).throw(Interrupted("stopped")))
+        with pytest.raises(Interrupted):
+            ebmcal.run((TEXTS, NAMES), **arguments)
+    (checkpoint,) = (tmp_path / "run" / "trials" / "baseline-seed1").glob("checkpoint-4")
+    (checkpoint / "complete").write_text("1000.0")
+    run = ebmcal.run((TEXTS, NAMES), **arguments)
+    assert run.document["training"]["baseline-seed1"]["seconds"] > 1000
 
 
 def test_an_interrupted_cross_fitting_keeps_its_finished_folds(finished, encoder_dir, tmp_path, monkeypatch):

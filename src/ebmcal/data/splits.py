@@ -411,6 +411,7 @@ def similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
 
     The rarer label of a pair comes first.
     """
+    counts = {name: n for name, n in counts.items() if not re.fullmatch(r"[-+\d.,]+", name)}  # -1 is not 1
     plain = {name: re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() for name in counts}
     letters = {name: re.sub(r"\d", "", name) for name in counts}  # "type 1" and "type 2" are not misspelt
     for name, n in counts.items():

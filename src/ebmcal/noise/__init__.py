@@ -130,7 +130,7 @@ def parse_noise(text: str) -> tuple[NoisePart, ...]:
 
 
 def _parse_entry(text: str) -> tuple[str, str, float | None]:
-    match = re.fullmatch(r"([^\s:]+)(?::(.*?))?(?:\s+([\d.]+))?", text)
+    match = re.fullmatch(r"([^\s:]+)(?::(.*?))?(?:\s+(\d*\.?\d+(?:e-\d+)?))?", text)
     if match is None or (match[3] and not 0 < float(match[3]) <= 1):
         raise EbmcalError(f"noise: expected SOURCE or SOURCE:NAME, then a share above 0 and at most 1, got {text!r}.")
     source, argument, share = match[1], match[2] or "", float(match[3]) if match[3] else None

@@ -220,8 +220,8 @@ def _claim(work: Workspace) -> None:
             f"The texts or labels of {', '.join(changed)} changed since the run {directory.root} was started, or "
             "--test or --calibration did. Use another --output."
         )
-    write_json(directory.fingerprints, recorded | fingerprints)
     write_text(directory.config, dump_config(config))
+    write_json(directory.fingerprints, recorded | fingerprints)
 
 
 def run_stages(config: RunConfig, reporter: Reporter, in_memory: Mapping[str, Any] | None = None) -> None:
@@ -255,6 +255,9 @@ def relative_cost(work: Workspace, trial: Trial) -> float:
 def conclude(work: Workspace) -> None:
     """Evaluate all finished trials of the run directory, recommend a model, and write results and report."""
     directory = work.directory
+    for trial in directory.models():  # also of earlier calls: OOD texts may be new
+        if (directory.model(trial) / "config.json").is_file():
+            ensure_predicted(work, trial)
     tests = [split for split in work.data.splits if split.startswith("test")]
     predictions = {
         trial: {split: Predictions.read(directory.predictions(trial, split)) for split in directory.splits(trial)}

@@ -7,6 +7,8 @@ training labels that contradict the rest of the data.
 """
 
 import shutil
+import zipfile
+import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +19,7 @@ import pandas as pd
 from ebmcal.data import stratified_folds, text_keys
 from ebmcal.errors import EbmcalError, plural
 from ebmcal.modeling.classifier import Predictor
-from ebmcal.pipeline.trials import dataset_texts, load_predictor, train_model, write_predictions
+from ebmcal.pipeline.trials import dataset_texts, is_predicted, load_predictor, train_model, write_predictions
 from ebmcal.predictions import Predictions
 from ebmcal.progress import Reporter, make_reporter
 from ebmcal.run_dir import Trial
@@ -122,18 +124,17 @@ def run_folds(work: "Workspace") -> np.ndarray | None:
 
 def ensure_cross_fitted(work: "Workspace", trial: Trial, folds: np.ndarray) -> None:
     """Write the out-of-fold predictions of a trial unless they exist."""
-    target = work.directory.predictions(trial, SPLIT)
-    if target.is_file():
+    if is_predicted(work, trial, SPLIT):
         return
     parts = [_ensure_fold(work, trial, folds, fold) for fold in range(int(folds.max()) + 1)]
     with main_process_first():
-        if target.is_file():
+        if is_predicted(work, trial, SPLIT):
             return
         logits = np.empty((len(folds), len(work.data.label_names)), np.float32)
         energies = np.empty(len(folds), np.float32)
         for fold, path in enumerate(parts):
-            with np.load(path) as outputs:
-                logits[folds == fold], energies[folds == fold] = outputs["logits"], outputs["energies"]
+            outputs = _read_arrays(path)
+            logits[folds == fold], energies[folds == fold] = outputs["logits"], outputs["energies"]
         rows = np.flatnonzero(folds >= 0)
         write_predictions(work, trial, SPLIT, work.data.splits["train"].select(rows), logits[rows], energies[rows])
         shutil.rmtree(work.directory.trial(trial) / "folds")
@@ -204,8 +205,7 @@ def cross_fit(
             if path is not None:
                 _write_arrays(path, found[fold])
         else:
-            with np.load(path) as arrays:
-                found[fold] = dict(arrays)
+            found[fold] = _read_arrays(path)
     order = np.argsort(np.concatenate([np.flatnonzero(plan == fold) for fold in found]))
     rows = np.flatnonzero(plan >= 0)
     chosen = [texts[i] for i in rows] if columns else None
@@ -226,6 +226,17 @@ def _fold_outputs(trainer: EnergyTrainer, rows: Any) -> dict[str, np.ndarray]:
     outputs = predictor.predict_tokens(token_table(rows, trainer.processing_class, predictor.max_length))
     names = np.array(predictor.label_names)
     return {"logits": outputs.logits, "energies": outputs.energies, "label_names": names}
+
+
+def _read_arrays(path: Path) -> dict[str, np.ndarray]:
+    """What `_write_arrays` wrote; a damaged file is removed."""
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        path.unlink()
+        problem = f"{path} was damaged and is removed."
+        raise EbmcalError(f"{problem} Run the same command again to repeat the fold.") from error
 
 
 def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:

@@ -5,7 +5,6 @@ A model directory is renamed into place when it is complete, and so is every pre
 
 import json
 import shutil
-import time
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from ebmcal.modeling.classifier import EnergyClassifier, Predictor, Text
 from ebmcal.modeling.precision import use_bf16
 from ebmcal.modeling.pretrained import default_device, load_encoder, quiet
 from ebmcal.predictions import Predictions
-from ebmcal.run_dir import Trial
+from ebmcal.run_dir import Trial, read_card
 from ebmcal.selective.ood import DISTANCES, fit_distance
 from ebmcal.storage import atomic_write, write_text
 from ebmcal.training.classifier_trainer import EnergyConfig
@@ -50,13 +49,12 @@ def train_model(
     work: "Workspace", trial: Trial, rows: Any, directory: Path, *, title: str, curves: bool = True
 ) -> None:
     """Train on rows and write `directory/model` and `directory/history.jsonl`; continues from a checkpoint."""
-    start = time.monotonic()
     set_seed(trial.seed)
     trainer = make_trainer(work, trial, rows, directory, curves=curves)
     if work.duration:
         trainer.add_callback(work.duration)
-    fit(trainer, title, work.reporter)
-    trainer.card["training"] = _training_facts(trainer, time.monotonic() - start)
+    seconds = fit(trainer, title, work.reporter)
+    trainer.card["training"] = _training_facts(trainer, seconds)
     if is_main_process():
         history = [line for line in trainer.state.log_history if "loss" in line or "eval_loss" in line]
         write_text(directory / "history.jsonl", "".join(json.dumps(line, sort_keys=True) + "\n" for line in history))
@@ -165,6 +163,7 @@ def ensure_predicted(work: "Workspace", trial: Trial) -> None:
 
 def load_predictor(work: "Workspace", model: Path) -> Predictor:
     """The predictor of a model of this run."""
+    register_energy(str(read_card(model).get("energy", "hidden")))
     classifier = EnergyClassifier.from_pretrained(model, work.config.trust_remote_code)
     return Predictor(classifier.to(default_device()).eval(), work.tokenizer, work.config.max_length)
 

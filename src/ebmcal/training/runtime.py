@@ -22,12 +22,13 @@ from transformers.trainer_utils import PREFIX_CHECKPOINT_DIR
 from ebmcal.errors import EbmcalError, Interrupted, plural, unknown_name
 from ebmcal.modeling.pretrained import quiet
 from ebmcal.progress import Reporter
-from ebmcal.storage import explain_disk_errors
+from ebmcal.storage import explain_disk_errors, write_text
 
 #: Steps of the first training from which the duration of all is estimated: several periods of `noise_every`.
 TIMED_STEPS = 12
 
-#: Written into a checkpoint once it is complete; a checkpoint without it was interrupted and is ignored.
+#: Written into a checkpoint once it is complete, with the seconds of training until then; a checkpoint without it was
+#: interrupted and is ignored.
 COMPLETE_FILE = "complete"
 
 #: Experiment trackers whose run stays open after a training, and the function of their package that closes it.
@@ -90,8 +91,8 @@ def checkpoints(directory: Path) -> list[Path]:
     return sorted(found, key=checkpoint_step)
 
 
-def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
-    """Train to the end, from the newest complete checkpoint if there is one.
+def fit(trainer: Trainer, title: str, reporter: Reporter) -> float:
+    """Train to the end, from the newest complete checkpoint if there is one; returns the seconds of all calls.
 
     SIGINT and SIGTERM save a checkpoint and raise `Interrupted`; the same call then continues.
     """
@@ -105,7 +106,8 @@ def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
     if start:
         reporter.info(f"{title}: continuing at step {done} of {total}")
     trainer.remove_callback(PrinterCallback)
-    with quiet(), reporter.stage(title, total) as advance, stop_on_signal(title) as stopper:
+    seconds = float((start / COMPLETE_FILE).read_text() or 0) if start else 0.0
+    with quiet(), reporter.stage(title, total) as advance, stop_on_signal(title, seconds) as stopper:
         advance(done)
         trainer.add_callback(_Progress(advance, done))
         trainer.add_callback(stopper)
@@ -117,6 +119,7 @@ def fit(trainer: Trainer, title: str, reporter: Reporter) -> None:
                 getattr(importlib.import_module(name), _CLOSE_TRACKER[name])()
     if not trainer.is_fsdp_enabled and not all(p.isfinite().all() for p in trainer.model.parameters()):
         raise EbmcalError(f"{title}: training diverged: weights are not finite. Try a lower learning rate.")
+    return stopper.seconds
 
 
 class _Progress(TrainerCallback):
@@ -172,15 +175,21 @@ def _duration(seconds: float) -> str:
 class _CompleteOrStop(TrainerCallback):
     """Marks checkpoints that all processes have written; after a signal, saves one and raises `Interrupted`."""
 
-    def __init__(self, title: str) -> None:
-        self.title, self.stopped = title, False
+    def __init__(self, title: str, seconds: float) -> None:
+        self.title, self.stopped, self.start = title, False, time.monotonic() - seconds
+
+    @property
+    def seconds(self) -> float:
+        """The seconds of training, those before an interruption included."""
+        return time.monotonic() - self.start
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         from accelerate import PartialState
 
         PartialState().wait_for_everyone()
         if state.is_world_process_zero:
-            (Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}" / COMPLETE_FILE).touch()
+            checkpoint = Path(args.output_dir) / f"{PREFIX_CHECKPOINT_DIR}-{state.global_step}"
+            write_text(checkpoint / COMPLETE_FILE, f"{self.seconds:.1f}")
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         if args.world_size > 1:
@@ -199,12 +208,12 @@ class _CompleteOrStop(TrainerCallback):
 
 
 @contextlib.contextmanager
-def stop_on_signal(title: str) -> Iterator[_CompleteOrStop]:
+def stop_on_signal(title: str, seconds: float = 0.0) -> Iterator[_CompleteOrStop]:
     """A callback that finishes the step, saves a checkpoint and stops on SIGINT or SIGTERM.
 
     A second signal has its usual effect. Signals arrive in the main thread only; elsewhere there are none.
     """
-    callback, previous = _CompleteOrStop(title), dict[int, Any]()
+    callback, previous = _CompleteOrStop(title, seconds), dict[int, Any]()
 
     def stop(number: int, _: Any) -> None:
         callback.stopped = True
