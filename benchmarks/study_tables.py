@@ -661,8 +661,8 @@ def findings() -> str:
         f"{short(nll['calibration split'].mean())} with one from extra rows ({_table('cross-fitting')}).",
         f"**The paper's λ lowers the calibration error as trained.** Mean class-wise ECE: `scalar` {change['scalar']}, "
         f"`hidden` {change['hidden']}, `sharp-hidden` {change['sharp-hidden']} ({_table('means-over-tasks')}).",
-        f"**A weak energy costs nothing but time.** `hidden` with λ = .1, {len(accuracy)} combinations of task and rows: "
-        f"{100 * (accuracy['ours'] - accuracy['theirs']).mean():+.1f} points of accuracy; NLL with a temperature "
+        f"**A weak energy costs nothing but time.** `hidden` with λ = .1, {len(accuracy)} combinations of task and "
+        f"rows: {100 * (accuracy['ours'] - accuracy['theirs']).mean():+.1f} points of accuracy; NLL with a temperature "
         f"{(weak['ours'] - weak['theirs']).mean():+.3f} ({_table('differences-from-the-baseline')}).",
         "**A plain baseline detects out-of-scope queries.** CLINC150: AUROC "
         f"{short(oos['clinc150', 'baseline', 'energy'])} by energy, {short(oos['clinc150', 'baseline', 'max_prob'])} "
@@ -685,8 +685,8 @@ def _infill_finding() -> str:
     both = ours.index.intersection(splices.index)
     return (
         f"**The paper's noise is not clearly better than splices.** Accuracy of `hidden` with λ = 1, {len(both)} "
-        f"combinations of task and rows: {over_tasks(ours[both], 1)} points, {over_tasks(splices[both], 1)} with splices "
-        f"({_table('the-papers-noise')})."
+        f"combinations of task and rows: {over_tasks(ours[both], 1)} points, {over_tasks(splices[both], 1)} with "
+        f"splices ({_table('the-papers-noise')})."
     )
 
 
