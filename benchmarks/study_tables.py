@@ -701,7 +701,7 @@ def refuted() -> str:
     shared = sorted(set.intersection(*(set(m.index) for m in means.values())))
     by_method = ", ".join(f"`{m}` {short(values[shared].mean())}" for m, values in means.items())
     controls = {m: _mean_change(m, None, "") for m in ("poscal", *CONTROLS) if len(against_baseline(m, None, ""))}
-    smoothed = [cells.value("clinc150", m, None, "ece_top_label") for m in ("baseline", "label-smoothing")]
+    unsafe = [cells.value("clinc150", m, None, "ece_top_label") for m in ("baseline", "label-smoothing", "laplace")]
     probe = _pairs(cells, "ece_top_label", ("frozen-probe", None), plain)[["ours", "theirs"]].mean()
     settings = recipe_measurements()
     strong = [
@@ -724,8 +724,9 @@ def refuted() -> str:
         f"{short(energy['clinc150', 'baseline'])}, `hidden` with λ = .03 "
         f"{short(energy['clinc150-weight-0.03', 'hidden'])}, with λ = 1 {short(energy['clinc150-paper', 'hidden'])} "
         f"({_table('out-of-distribution-texts')}).",
-        "**Label smoothing is not a safe default.** With 150 classes, where the baseline is calibrated, it raises the "
-        f"top-label ECE from {short(smoothed[0])} to {short(smoothed[1])} ({_table('all-results')}).",
+        "**Label smoothing and Laplace are not safe defaults.** With 150 classes, where the baseline is calibrated, they "
+        f"raise the top-label ECE from {short(unsafe[0])} to {short(unsafe[1])} and {short(unsafe[2])} "
+        f"({_table('all-results')}).",
         "**Finetuning does not improve calibration.** Mean top-label ECE: logistic regression on the frozen encoder "
         f"{short(probe['ours'])}, finetuned {short(probe['theirs'])} ({_table('all-results')}).",
     ]
