@@ -724,8 +724,8 @@ def refuted() -> str:
         f"{short(energy['clinc150', 'baseline'])}, `hidden` with λ = .03 "
         f"{short(energy['clinc150-weight-0.03', 'hidden'])}, with λ = 1 {short(energy['clinc150-paper', 'hidden'])} "
         f"({_table('out-of-distribution-texts')}).",
-        "**Label smoothing and Laplace are not safe defaults.** With 150 classes, where the baseline is calibrated, they "
-        f"raise the top-label ECE from {short(unsafe[0])} to {short(unsafe[1])} and {short(unsafe[2])} "
+        "**Label smoothing and Laplace are not safe defaults.** With 150 classes, where the baseline is calibrated, "
+        f"they raise the top-label ECE from {short(unsafe[0])} to {short(unsafe[1])} and {short(unsafe[2])} "
         f"({_table('all-results')}).",
         "**Finetuning does not improve calibration.** Mean top-label ECE: logistic regression on the frozen encoder "
         f"{short(probe['ours'])}, finetuned {short(probe['theirs'])} ({_table('all-results')}).",
