@@ -255,6 +255,8 @@ def test_evaluating_training_rows_warns(model_dir, calibrated_rows):
         evaluate({"mine": given}, n_resamples=0)
     for other in (given.replace(texts=texts(5000, 6000)), given.replace(meta=given.meta | {"split": "train"}), rows):
         silent(evaluate, {"mine": other})
+    (model_dir / "ebmcal.json").write_text("damaged")
+    silent(evaluate, {"mine": given.replace(meta=given.meta | {"weights": "unknown"})})
 
 
 def test_the_refusal_names_the_share_and_what_to_do(model_dir, calibrated_rows):

@@ -12,6 +12,7 @@ equals one of the N₁ rows that are unique in a sample of m rows, with N₂ pai
 """
 
 import base64
+import contextlib
 import hashlib
 import warnings
 from collections.abc import Sequence
@@ -113,10 +114,12 @@ def check_held_out(
 
 def warn_of_training_rows(rows: Predictions, name: str) -> None:
     """Warn if predictions that name their model are for rows that it was trained on."""
-    folder = Path(str(rows.meta.get("model") or "none"))
-    if "split" in rows.meta or not (folder / "config.json").is_file() or model_differences(rows.meta, folder):
-        return  # predictions of a run, or of a model that is not there any more
-    _, share = _find_training_rows(rows, folder)
+    folder, share = Path(str(rows.meta.get("model") or "none")), 0.0
+    if "split" in rows.meta or not (folder / "config.json").is_file():
+        return  # predictions of a run, or of a model that is not there
+    with contextlib.suppress(EbmcalError):  # the model may be damaged by now, which is no matter for its predictions
+        if not model_differences(rows.meta, folder):
+            _, share = _find_training_rows(rows, folder)
     if share >= MAX_TRAINING_SHARE:
         warnings.warn(
             f"{name}: about {share:.0%} of the {rows.n_rows:,} rows are training rows of the model: on new texts it is "

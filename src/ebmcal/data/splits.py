@@ -411,9 +411,11 @@ def similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
 
     The rarer label of a pair comes first.
     """
-    counts = {name: n for name, n in counts.items() if not re.fullmatch(r"[-+\d.,]+", name)}  # -1 is not 1
-    plain = {name: re.sub(r"[\W_]+", " ", unicodedata.normalize("NFKC", name).casefold()).strip() for name in counts}
-    letters = {name: re.sub(r"\d", "", name) for name in counts}  # "type 1" and "type 2" are not misspelt
+    numbers = {name for name in counts if re.fullmatch(r"[-+\d.,]+", name)}  # -1 is not 1, 10.5 is not 105
+    plain = {name: unicodedata.normalize("NFKC", name).casefold() for name in counts}
+    plain |= {name: re.sub(r"[\W_]+", " ", plain[name]).strip() for name in counts.keys() - numbers}
+    # "type 1" and "type 2" are not misspelt
+    letters = {name: "" if name in numbers else re.sub(r"\d", "", name) for name in counts}
     for name, n in counts.items():
         alike = [other for other in counts if other > name and plain[other] == plain[name] != ""]
         yield from ((name, other) if n < counts[other] else (other, name) for other in alike)
