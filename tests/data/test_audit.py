@@ -146,9 +146,7 @@ def test_labels_can_be_merged(tmp_path):
             messages(rows, tmp_path, merge_labels=wrong)
 
 
-@pytest.mark.parametrize(
-    "names", [("type 1", "type 2"), ("positive", "negative"), ("-1", "1"), ("10.5", "105"), ("a", "b")]
-)
+@pytest.mark.parametrize("names", [("type 1", "type 2"), ("positive", "negative"), ("1", "2"), ("-1", "1"), ("a", "b")])
 def test_distinct_labels_are_not_called_misspelt(names, tmp_path):
     rows = [(f"text {i}", names[i % 25 == 0]) for i in range(400)]
     assert not [message for message in messages(rows, tmp_path) if message.startswith("labels")]

@@ -411,7 +411,7 @@ def similar_labels(counts: dict[str, int]) -> Iterator[tuple[str, str]]:
 
     The rarer label of a pair comes first.
     """
-    numbers = {name for name in counts if re.fullmatch(r"[-+\d.,]+", name)}  # -1 is not 1, 10.5 is not 105
+    numbers = {name for name in counts if re.fullmatch(r"[-+\d.,]+", name)}  # -1 is not 1
     plain = {name: unicodedata.normalize("NFKC", name).casefold() for name in counts}
     plain |= {name: re.sub(r"[\W_]+", " ", plain[name]).strip() for name in counts.keys() - numbers}
     # "type 1" and "type 2" are not misspelt
